@@ -1,0 +1,1 @@
+"""Routing: pure schemes, and the OpenFlow application that programs them."""

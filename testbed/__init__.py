@@ -1,0 +1,1 @@
+"""The fabric and the run: builds the network, runs the traffic, checks and reports the result."""

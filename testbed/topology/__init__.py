@@ -1,0 +1,37 @@
+"""Topologies: what is wired to what. Pure data; each family is one file, registered by name."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+
+from testbed.topology.base import (
+    Interface,
+    Node,
+    NodeKind,
+    Rank,
+    Topology,
+    TopologyBuilder,
+    TopologyError,
+    TopologyKind,
+    TopologyParameters,
+    register_topology,
+    topology_kinds,
+)
+
+for _module in pkgutil.iter_modules(__path__):
+    importlib.import_module(f"{__name__}.{_module.name}")
+
+__all__ = [
+    "Interface",
+    "Node",
+    "NodeKind",
+    "Rank",
+    "Topology",
+    "TopologyBuilder",
+    "TopologyError",
+    "TopologyKind",
+    "TopologyParameters",
+    "register_topology",
+    "topology_kinds",
+]

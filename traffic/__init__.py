@@ -1,0 +1,1 @@
+"""Everything an RDMA NIC and a collective library do."""
