@@ -1,0 +1,337 @@
+"""The packet ledger: every packet that a NIC sent has an end that can be named.
+
+Sent = delivered to a NIC + dropped at a named place for a named reason + still in flight, for data
+packets (requests) and for control packets (ACK, NAK, CNP) apart. Further sums say *where* packets
+went missing when that one does not close:
+
+- each port: enqueued = dequeued + queue depth, in packets and bytes;
+- each switch: what arrived over its links = what was offered to its ports (enqueued + dropped);
+- each NIC: what left the last port = what the NIC received; what queue pairs handed down = sent.
+
+Pure: counters in, ledger out. All bytes are frame bytes from the Ethernet header to the ICRC. Only
+ports are balanced in bytes: between ports the fabric's label tag adds to a frame and goes again.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+_END_TO_END = "sent = delivered + dropped + in flight"
+
+
+class TrafficClass(StrEnum):
+    """What a packet is to the transport."""
+
+    DATA = "data"
+    """Request packets: SEND, RDMA WRITE, READ request, and READ responses, which carry data."""
+
+    CONTROL = "control"
+    """ACK, NAK and CNP."""
+
+    OTHER = "other"
+    """Anything whose class is not known, such as a frame lost before it was parsed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """A number of packets and the bytes in them."""
+
+    packets: int = 0
+    bytes: int = 0
+
+    def __add__(self, other: Count) -> Count:
+        return Count(self.packets + other.packets, self.bytes + other.bytes)
+
+    def __sub__(self, other: Count) -> Count:
+        return Count(self.packets - other.packets, self.bytes - other.bytes)
+
+
+Fate = Literal["delivered", "dropped", "in flight"]
+
+ClassCounts = Mapping[TrafficClass, Count]
+"""Counts by traffic class; an absent class counts as zero."""
+
+ReasonCounts = Mapping[str, ClassCounts]
+"""Counts by reason ("port-limit", "icrc-error"...) and traffic class."""
+
+
+@dataclass(frozen=True)
+class PortCounters:
+    """What one switch port saw; ``peer`` is the interface at the other end of its link.
+
+    ``enqueued`` leaves out what the port dropped on arrival. ``dequeued`` is what left the queue.
+    """
+
+    interface: str
+    node: str
+    peer: str
+    peer_node: str
+    enqueued: Count
+    dequeued: Count
+    depth: ClassCounts = field(default_factory=dict)
+    dropped: ReasonCounts = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class NicCounters:
+    """What one NIC interface saw.
+
+    ``sent`` counts packets that queue pairs gave to the interface, ``send_dropped`` those of them
+    that never reached the wire (injected loss). ``delivered`` counts packets handed to a queue
+    pair, ``receive_dropped`` packets from the wire that were not (ICRC error, unknown QP), and
+    ``held`` packets in the delay line. ``queue_pair_sent`` is the queue pairs' own sum of packets
+    of every class, where it is kept.
+    """
+
+    interface: str
+    peer_node: str
+    sent: ClassCounts
+    delivered: ClassCounts
+    send_dropped: ReasonCounts = field(default_factory=dict)
+    receive_dropped: ReasonCounts = field(default_factory=dict)
+    held: ClassCounts = field(default_factory=dict)
+    queue_pair_sent: int | None = None
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+
+class LedgerRow(_Frozen):
+    """The end of some packets: where, what, why."""
+
+    traffic_class: TrafficClass
+    fate: Fate
+    place: str
+    reason: str = ""
+    packets: int
+    bytes: int
+
+
+class LedgerAccount(_Frozen):
+    """The sum for one traffic class, in packets. ``open`` is sent minus everything explained."""
+
+    traffic_class: TrafficClass
+    sent: int
+    delivered: int
+    dropped: int
+    in_flight: int
+    open: int
+
+
+class LedgerCheck(_Frozen):
+    """One sum that should close. ``difference`` = left - right."""
+
+    name: str
+    place: str
+    unit: Literal["packets", "bytes"]
+    left: int
+    right: int
+
+    @property
+    def difference(self) -> int:
+        """What is unexplained: positive when something vanished, negative when it appeared."""
+        return self.left - self.right
+
+
+class Ledger(_Frozen):
+    """The whole ledger of one run.
+
+    ``open`` counts unexplained packets, 0 when every sum closes; it is the largest of the
+    end-to-end sums and the local ones, and at least 1 if any sum, in bytes too, stays open.
+    """
+
+    accounts: list[LedgerAccount]
+    rows: list[LedgerRow]
+    failed: list[LedgerCheck]
+    checks: int
+    open: int
+    summary: str
+
+    @property
+    def closed(self) -> bool:
+        """Whether every sum closes."""
+        return self.open == 0
+
+
+def build_ledger(nics: Iterable[NicCounters], ports: Iterable[PortCounters]) -> Ledger:
+    """Account for every packet. ``ports`` are the switches' ports, ``nics`` all NIC interfaces."""
+    nics, ports = list(nics), list(ports)
+    rows = _rows(nics, ports)
+    accounts = [
+        account
+        for traffic_class in TrafficClass
+        if (account := _account(traffic_class, nics, rows)) is not None
+    ]
+    checks = [
+        *_end_to_end(accounts),
+        *_port_checks(ports),
+        *_switch_checks(nics, ports),
+        *_nic_checks(nics, ports),
+    ]
+    failed = [check for check in checks if check.difference != 0]
+    end_to_end = sum(abs(account.open) for account in accounts)
+    local = max((abs(c.difference) for c in failed if c.unit == "packets"), default=0)
+    unexplained = max(end_to_end, local, 1 if failed else 0)
+    return Ledger(
+        accounts=accounts,
+        rows=rows,
+        failed=failed,
+        checks=len(checks),
+        open=unexplained,
+        summary=_summary(accounts, failed, len(checks)),
+    )
+
+
+def total(counts: ClassCounts) -> Count:
+    """Sum over all traffic classes."""
+    return sum(counts.values(), Count())
+
+
+def total_of_reasons(counts: ReasonCounts) -> Count:
+    """Sum over all reasons and traffic classes."""
+    return sum((total(by_class) for by_class in counts.values()), Count())
+
+
+def _rows(nics: list[NicCounters], ports: list[PortCounters]) -> list[LedgerRow]:
+    rows: list[LedgerRow] = []
+
+    def add(fate: Fate, place: str, reason: str, counts: ClassCounts) -> None:
+        for traffic_class, count in counts.items():
+            if count.packets:
+                rows.append(
+                    LedgerRow(
+                        traffic_class=traffic_class,
+                        fate=fate,
+                        place=place,
+                        reason=reason,
+                        packets=count.packets,
+                        bytes=count.bytes,
+                    )
+                )
+
+    for nic in nics:
+        add("delivered", nic.interface, "", nic.delivered)
+    for port in ports:
+        for reason, counts in port.dropped.items():
+            add("dropped", port.interface, reason, counts)
+    for nic in nics:
+        for reason, counts in (*nic.send_dropped.items(), *nic.receive_dropped.items()):
+            add("dropped", nic.interface, reason, counts)
+    for port in ports:
+        add("in flight", port.interface, "queued", port.depth)
+    for nic in nics:
+        add("in flight", nic.interface, "delay line", nic.held)
+    return rows
+
+
+def _account(
+    traffic_class: TrafficClass, nics: list[NicCounters], rows: list[LedgerRow]
+) -> LedgerAccount | None:
+    """The sum of one class; None for a class that nobody sent, received or lost."""
+    sent = sum(nic.sent.get(traffic_class, Count()).packets for nic in nics)
+    by_fate = {"delivered": 0, "dropped": 0, "in flight": 0}
+    for row in rows:
+        if row.traffic_class is traffic_class:
+            by_fate[row.fate] += row.packets
+    if not sent and not any(by_fate.values()):
+        return None
+    return LedgerAccount(
+        traffic_class=traffic_class,
+        sent=sent,
+        delivered=by_fate["delivered"],
+        dropped=by_fate["dropped"],
+        in_flight=by_fate["in flight"],
+        open=sent - sum(by_fate.values()),
+    )
+
+
+def _end_to_end(accounts: list[LedgerAccount]) -> list[LedgerCheck]:
+    return [
+        LedgerCheck(
+            name=_END_TO_END,
+            place=f"{account.traffic_class} packets",
+            unit="packets",
+            left=account.sent,
+            right=account.sent - account.open,
+        )
+        for account in accounts
+    ]
+
+
+def _port_checks(ports: list[PortCounters]) -> list[LedgerCheck]:
+    checks = []
+    for port in ports:
+        left, right = port.enqueued, port.dequeued + total(port.depth)
+        name = "enqueued = dequeued + depth"
+        checks.append(_check(name, port.interface, "packets", left.packets, right.packets))
+        checks.append(_check(name, port.interface, "bytes", left.bytes, right.bytes))
+    return checks
+
+
+def _switch_checks(nics: list[NicCounters], ports: list[PortCounters]) -> list[LedgerCheck]:
+    """What arrived over a switch's links was offered to its ports."""
+    arrived: Counter[str] = Counter()
+    offered: Counter[str] = Counter()
+    for port in ports:
+        arrived[port.peer_node] += port.dequeued.packets
+        offered[port.node] += (port.enqueued + total_of_reasons(port.dropped)).packets
+    for nic in nics:
+        arrived[nic.peer_node] += (total(nic.sent) - total_of_reasons(nic.send_dropped)).packets
+    return [
+        _check("arrived = offered to ports", node, "packets", arrived[node], offered[node])
+        for node in sorted(offered)
+    ]
+
+
+def _nic_checks(nics: list[NicCounters], ports: list[PortCounters]) -> list[LedgerCheck]:
+    """What left the last port reached the NIC; what queue pairs handed down was sent."""
+    last_port = {port.peer: port for port in ports}
+    checks = []
+    for nic in nics:
+        received = total(nic.delivered) + total_of_reasons(nic.receive_dropped) + total(nic.held)
+        port = last_port.get(nic.interface)
+        if port is not None:
+            left = port.dequeued.packets
+            checks.append(
+                _check("dequeued = received", nic.interface, "packets", left, received.packets)
+            )
+        if nic.queue_pair_sent is not None:
+            left, right = nic.queue_pair_sent, total(nic.sent).packets
+            checks.append(
+                _check("queue pairs sent = NIC sent", nic.interface, "packets", left, right)
+            )
+    return checks
+
+
+def _check(
+    name: str, place: str, unit: Literal["packets", "bytes"], left: int, right: int
+) -> LedgerCheck:
+    return LedgerCheck(name=name, place=place, unit=unit, left=left, right=right)
+
+
+def _summary(accounts: list[LedgerAccount], failed: list[LedgerCheck], checks: int) -> str:
+    """One line: the sums if they close, else the first failure, its size and how many more."""
+    if not accounts:
+        return "ledger empty: no packet was sent"
+    if not failed:
+        parts = [
+            f"{a.sent} {a.traffic_class} packets = {a.delivered} delivered + {a.dropped} dropped "
+            f"+ {a.in_flight} in flight"
+            for a in accounts
+        ]
+        return f"ledger closed ({checks} sums): " + "; ".join(parts)
+    # A local sum names the place, so it says more than the end-to-end sum it explains.
+    worst = max(failed, key=lambda c: (not c.name.startswith(_END_TO_END), abs(c.difference)))
+    verb = "missing" if worst.difference > 0 else "too many"
+    more = f"; {len(failed) - 1} more sums open" if len(failed) > 1 else ""
+    return (
+        f"ledger open: {worst.name} fails at {worst.place}: {worst.left} against {worst.right}, "
+        f"{abs(worst.difference)} {worst.unit} {verb}{more}"
+    )
