@@ -1,0 +1,193 @@
+"""Metrics: the named figures of a variant that tables compare and expectations assert on."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from testbed.results.schema import FlowResult, MetricValue, RunResult, VariantResult
+
+
+class EmptyResultError(Exception):
+    """A run measured nothing; it must not be reported as a success."""
+
+
+@dataclass(frozen=True, slots=True)
+class MetricInfo:
+    """What a metric means. ``unit`` is one of s, bit/s, B, packets, ratio, count or text."""
+
+    unit: Literal["s", "bit/s", "B", "packets", "ratio", "count", "text"]
+    description: str
+    better: Literal["lower", "higher", "none"]
+    compute: Callable[[VariantResult], MetricValue]
+
+
+def compute_metrics(variant: VariantResult) -> dict[str, MetricValue]:
+    """Every metric of a variant; None where it does not apply."""
+    return {name: info.compute(variant) for name, info in METRICS.items()}
+
+
+def check_not_empty(result: RunResult) -> None:
+    """Raise EmptyResultError unless every variant sent, delivered and completed something."""
+    if not result.variants:
+        raise EmptyResultError("the run has no variant")
+    for variant in result.variants:
+        problem = _emptiness(variant)
+        if problem:
+            raise EmptyResultError(f"variant {variant.name}: {problem}")
+
+
+def _emptiness(variant: VariantResult) -> str:
+    if not variant.flows:
+        return "the workload made no flow"
+    if not any(flow.sent_packets for flow in variant.flows):
+        return "no flow sent a packet"
+    if not any(flow.delivered_bytes for flow in variant.flows):
+        return "no byte was delivered"
+    if all(flow.finish is None for flow in variant.flows):
+        states = ", ".join(sorted({flow.status for flow in variant.flows}))
+        return f"none of {len(variant.flows)} flows completed ({states})"
+    return ""
+
+
+def _completion_times(variant: VariantResult) -> list[float]:
+    return [
+        flow.completion_time
+        for flow in variant.flows
+        if flow.completion_time is not None and not flow.failed
+    ]
+
+
+def _completion_time_median(variant: VariantResult) -> float | None:
+    times = _completion_times(variant)
+    return statistics.median(times) if times else None
+
+
+def _completion_time_max(variant: VariantResult) -> float | None:
+    return max(_completion_times(variant), default=None)
+
+
+def _duration(variant: VariantResult) -> float | None:
+    finishes = [flow.finish for flow in variant.flows if flow.finish is not None]
+    if not finishes:
+        return None
+    return max(finishes) - min(flow.start for flow in variant.flows)
+
+
+def _goodput(variant: VariantResult) -> float | None:
+    duration = _duration(variant)
+    delivered = sum(flow.delivered_bytes for flow in variant.flows)
+    return delivered * 8 / duration if duration else None
+
+
+def _slowdown(variant: VariantResult) -> float | None:
+    duration = _duration(variant)
+    if duration is None or not variant.lower_bound:
+        return None
+    return duration / variant.lower_bound
+
+
+def _wrong_elements(variant: VariantResult) -> int | None:
+    counts = [rank.wrong_elements for rank in variant.ranks if rank.wrong_elements is not None]
+    return sum(counts) if counts else None
+
+
+def _over_flows(value: Callable[[FlowResult], int]) -> Callable[[VariantResult], int]:
+    return lambda variant: sum(value(flow) for flow in variant.flows)
+
+
+METRICS: dict[str, MetricInfo] = {
+    "completion_time_median": MetricInfo(
+        "s", "median time from a flow's start to its completion", "lower", _completion_time_median
+    ),
+    "completion_time_max": MetricInfo(
+        "s", "longest time from a flow's start to its completion", "lower", _completion_time_max
+    ),
+    "duration": MetricInfo("s", "from the first start to the last completion", "lower", _duration),
+    "lower_bound": MetricInfo(
+        "s", "least duration that the links allow", "none", lambda v: v.lower_bound
+    ),
+    "slowdown": MetricInfo("ratio", "duration over its lower bound", "lower", _slowdown),
+    "goodput": MetricInfo("bit/s", "delivered message bytes over the duration", "higher", _goodput),
+    "delivered_bytes": MetricInfo(
+        "B",
+        "message bytes delivered, each once",
+        "higher",
+        _over_flows(lambda f: f.delivered_bytes),
+    ),
+    "failed_flows": MetricInfo(
+        "count",
+        "flows that ended with an error or not at all",
+        "lower",
+        _over_flows(lambda f: int(f.failed)),
+    ),
+    "dropped_packets": MetricInfo(
+        "packets",
+        "dropped at switch ports",
+        "lower",
+        lambda v: sum(sum(port.dropped_packets.values()) for port in v.ports),
+    ),
+    "dropped_bytes": MetricInfo(
+        "B",
+        "frame bytes dropped at switch ports",
+        "lower",
+        lambda v: sum(sum(port.dropped_bytes.values()) for port in v.ports),
+    ),
+    "retransmitted_packets": MetricInfo(
+        "packets",
+        "data packets sent again",
+        "lower",
+        _over_flows(lambda f: f.retransmitted_packets),
+    ),
+    "retransmitted_bytes": MetricInfo(
+        "B", "payload bytes sent again", "lower", _over_flows(lambda f: f.retransmitted_bytes)
+    ),
+    "naks": MetricInfo(
+        "packets", "NAKs for a PSN sequence error", "lower", _over_flows(lambda f: f.naks)
+    ),
+    "rnr_naks": MetricInfo(
+        "packets", "NAKs for a receiver not ready", "lower", _over_flows(lambda f: f.rnr_naks)
+    ),
+    "timeouts": MetricInfo(
+        "count", "local ACK timeouts", "lower", _over_flows(lambda f: f.timeouts)
+    ),
+    "max_queue_depth": MetricInfo(
+        "B",
+        "deepest queue of any switch port",
+        "lower",
+        lambda v: max((port.max_depth for port in v.ports), default=0),
+    ),
+    "ecn_marked_packets": MetricInfo(
+        "packets",
+        "marked congestion experienced",
+        "none",
+        lambda v: sum(port.marked_packets for port in v.ports),
+    ),
+    "wrong_elements": MetricInfo(
+        "count", "elements of the collective that differ from numpy's", "lower", _wrong_elements
+    ),
+    "algbw": MetricInfo(
+        "bit/s",
+        "collective's bytes over its time (nccl-tests)",
+        "higher",
+        lambda v: v.collective.algbw if v.collective else None,
+    ),
+    "busbw": MetricInfo(
+        "bit/s",
+        "algbw times the collective's bus factor (nccl-tests)",
+        "higher",
+        lambda v: v.collective.busbw if v.collective else None,
+    ),
+    "ledger_open": MetricInfo(
+        "packets", "packets that the ledger cannot explain", "lower", lambda v: v.ledger.open
+    ),
+    "verdict": MetricInfo(
+        "text",
+        "faithful, degraded or invalid",
+        "none",
+        lambda v: str(v.fidelity.verdict),
+    ),
+}
+"""All metrics by name, in the order in which tables show them."""

@@ -1,0 +1,290 @@
+"""The schema of ``result.json``: everything a report, a comparison or an assertion reads.
+
+Real (emulated) units throughout: seconds, bit/s, bytes. The only wall-clock figures are named
+``wall`` or are dates. Models are immutable and ignore fields they do not know, so that a file
+written by a later version with the same ``schema_version`` still reads.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, computed_field, model_validator
+
+from testbed.fidelity import Fidelity, Verdict, worst
+from testbed.ledger import Ledger
+
+SCHEMA_VERSION = 1
+"""Raised whenever a field changes its meaning or goes; adding one does not raise it."""
+
+SUCCESS = "IBV_WC_SUCCESS"
+
+DROP_RECORD_LIMIT = 2000
+"""Drop records kept per variant in ``result.json``; ``drops.csv`` has them all."""
+
+MetricValue = float | int | str | None
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
+
+
+class Environment(_Model):
+    """The machine and the software of a run; ``versions`` is by program or package."""
+
+    hostname: str = ""
+    kernel: str
+    cpu: str
+    cores: int
+    memory: int | None = Field(None, description="bytes")
+    versions: dict[str, str] = Field(default_factory=dict)
+
+
+class TopologySummary(_Model):
+    """The fabric in figures. ``tiers`` counts nodes by tier ("server", "leaf", "spine")."""
+
+    name: str
+    tiers: dict[str, int]
+    ranks: int
+    links: int
+    link_rates: dict[str, float] = Field(
+        default_factory=dict, description='bit/s by kind of link, such as "server-leaf"'
+    )
+    base_rtt: float = Field(description="seconds over the longest path of the empty fabric")
+
+
+class FlowResult(_Model):
+    """What became of one flow: ``messages`` messages, ``bytes`` bytes in all, over one queue pair.
+
+    ``start`` is the first work request's posting, ``finish`` the last completion's; None when the
+    flow never completed. ``path`` lists the transmitting interfaces from the NIC to the last
+    switch. Packet and byte counts are of data packets; ``sent`` includes what was sent again, and
+    ``delivered_bytes`` is message payload that reached the destination's memory, each byte once.
+    """
+
+    index: int
+    source_rank: int
+    destination_rank: int
+    bytes: int
+    messages: int
+    start: float
+    finish: float | None = None
+    completed_messages: int = 0
+    path: list[str] = Field(default_factory=list)
+    source_port: int | None = None
+    qp_num: int | None = None
+    sent_packets: int = 0
+    sent_bytes: int = 0
+    retransmitted_packets: int = 0
+    retransmitted_bytes: int = 0
+    delivered_packets: int = 0
+    delivered_bytes: int = 0
+    naks: int = Field(0, description="NAK with a PSN sequence error received by the requester")
+    rnr_naks: int = 0
+    timeouts: int = 0
+    status: str = SUCCESS
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def completion_time(self) -> float | None:
+        """Seconds from start to finish."""
+        return None if self.finish is None else self.finish - self.start
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def goodput(self) -> float | None:
+        """Delivered payload over the completion time, bit/s."""
+        duration = self.completion_time
+        return self.delivered_bytes * 8 / duration if duration else None
+
+    @property
+    def failed(self) -> bool:
+        """Whether it ended with an error completion, or never ended."""
+        return self.finish is None or self.status != SUCCESS
+
+
+class RankResult(_Model):
+    """What one rank's NIC counted. Lateness is send time against schedule, in seconds.
+
+    ``wrong_elements`` is the number of elements that differ from numpy's result; None when the
+    workload computes nothing.
+    """
+
+    rank: int
+    sent_packets: int = 0
+    sent_bytes: int = 0
+    received_packets: int = 0
+    received_bytes: int = 0
+    icrc_errors: int = 0
+    lateness_p50: float = 0.0
+    lateness_p99: float = 0.0
+    lateness_max: float = 0.0
+    wrong_elements: int | None = None
+
+
+class PortResult(_Model):
+    """What one switch port's queue counted. ``limit`` is in bytes, None for a shared buffer."""
+
+    interface: str
+    rate: float
+    limit: int | None = None
+    enqueued_packets: int = 0
+    enqueued_bytes: int = 0
+    dequeued_packets: int = 0
+    dequeued_bytes: int = 0
+    dropped_packets: dict[str, int] = Field(default_factory=dict, description="by reason")
+    dropped_bytes: dict[str, int] = Field(default_factory=dict, description="by reason")
+    marked_packets: int = 0
+    max_depth: int = 0
+
+
+class DropRecord(_Model):
+    """One dropped packet, as recorded where it was dropped (mirror-on-drop)."""
+
+    time: float
+    interface: str
+    reason: str
+    source: str
+    destination: str
+    source_port: int | None = None
+    qp: int
+    psn: int
+    bytes: int
+
+
+class QueueSeries(_Model):
+    """Depth over time, downsampled: ``depths[interface][i]`` is the maximum in bytes over bin i.
+
+    ``times[i]`` is the start of bin i. Bins hold equally many samples, not equal spans, so that
+    what happened before and after a skipped idle period stays visible. Interfaces whose queue was
+    always empty are left out.
+    """
+
+    times: list[float]
+    depths: dict[str, list[int]]
+
+    @model_validator(mode="after")
+    def _same_length(self) -> QueueSeries:
+        for interface, depths in self.depths.items():
+            if len(depths) != len(self.times):
+                raise ValueError(
+                    f"queue series of {interface} has {len(depths)} depths for "
+                    f"{len(self.times)} times"
+                )
+        return self
+
+
+PsnEvent = Literal["send", "resend", "receive", "ack", "nak", "timeout", "drop"]
+
+
+class PsnTrace(_Model):
+    """One queue pair's packets over time, as columns of equal length.
+
+    ``psns`` counts from the flow's first PSN and is unwrapped beyond 24 bits. Send, resend, ack,
+    nak and timeout are the requester's; receive is the responder's; drop is a switch port's.
+    """
+
+    flow: int
+    source_rank: int
+    destination_rank: int
+    times: list[float]
+    events: list[PsnEvent]
+    psns: list[int]
+
+    @model_validator(mode="after")
+    def _same_length(self) -> PsnTrace:
+        if not len(self.times) == len(self.events) == len(self.psns):
+            raise ValueError("PSN trace: times, events and psns differ in length")
+        return self
+
+
+class CollectiveResult(_Model):
+    """A collective in nccl-tests' terms: algbw = bytes / time, busbw = algbw * ``bus_factor``."""
+
+    operation: str
+    ranks: int
+    bytes: int
+    time: float = Field(gt=0, description="seconds")
+    bus_factor: float
+
+    @property
+    def algbw(self) -> float:
+        """Bit/s; nccl-tests prints the same in GB/s."""
+        return self.bytes * 8 / self.time
+
+    @property
+    def busbw(self) -> float:
+        """Bit/s, comparable with the rate of a NIC's link."""
+        return self.algbw * self.bus_factor
+
+
+class VariantResult(_Model):
+    """One run of the scenario with one set of overrides.
+
+    ``emulated_seconds`` runs from the first to the last event of the traffic. ``wall_seconds`` is
+    what it took on this machine, without the ``skipped_wall_seconds`` of idle time.
+    ``lower_bound`` is the least time that the links allow the workload.
+    """
+
+    name: str
+    overrides: dict[str, Any] = Field(default_factory=dict)
+    plan_hash: str
+    dilation: float
+    wall_seconds: float
+    emulated_seconds: float
+    skipped_wall_seconds: float = 0.0
+    lower_bound: float | None = None
+    collective: CollectiveResult | None = None
+    flows: list[FlowResult]
+    ranks: list[RankResult]
+    ports: list[PortResult]
+    drops: list[DropRecord] = Field(default_factory=list)
+    drops_total: int = 0
+    queue_series: QueueSeries | None = None
+    psn_trace: PsnTrace | None = None
+    ledger: Ledger
+    fidelity: Fidelity
+    metrics: dict[str, MetricValue] = Field(default_factory=dict)
+
+
+class ExpectationResult(_Model):
+    """One assertion of the scenario and what it found. ``variant`` is None across variants."""
+
+    text: str
+    actual: str
+    met: bool
+    variant: str | None = None
+
+
+class RunResult(_Model):
+    """One run: the scenario as resolved, where it ran, and the results of each variant."""
+
+    schema_version: int = SCHEMA_VERSION
+    name: str
+    description: str = ""
+    scenario: dict[str, Any]
+    seed: int
+    topology: TopologySummary | None = None
+    environment: Environment
+    started: datetime
+    finished: datetime
+    variants: list[VariantResult]
+    expectations: list[ExpectationResult] = Field(default_factory=list)
+
+    @property
+    def verdict(self) -> Verdict:
+        """The worst verdict among the variants."""
+        return worst(variant.fidelity.verdict for variant in self.variants)
+
+    @property
+    def expectations_met(self) -> bool:
+        """Whether every expectation was met; true if there is none."""
+        return all(expectation.met for expectation in self.expectations)
+
+    def variant(self, name: str) -> VariantResult:
+        """The variant of that name. Raises KeyError."""
+        for variant in self.variants:
+            if variant.name == name:
+                return variant
+        raise KeyError(name)
