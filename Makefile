@@ -1,0 +1,45 @@
+# Each target does its own set-up first, which takes no time when nothing is missing.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+BIN := .venv/bin
+SCENARIO ?= scenarios/incast.yaml
+PYTEST := $(BIN)/pytest
+
+.PHONY: help setup run test lint unit test-ryu bench clean
+
+help:  ## show this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+setup:  ## install Debian packages and the Python environment
+	@tools/setup-system.sh
+	@tools/setup-venv.sh
+
+run: setup  ## run the main job (or: make run SCENARIO=file)
+	@$(BIN)/rocelab run $(SCENARIO)
+
+lint: setup  ## style and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+unit: setup  ## tests that need no root
+	$(PYTEST) tests/unit
+
+test: lint  ## style, types and every test; those that build a fabric need root
+	$(PYTEST) tests scenarios
+
+test-ryu: setup  ## the routing tests with Ryu 4.34 in place of os-ken
+	tools/ryu-env.sh .venv-ryu
+	ROCELAB_CONTROLLER_PYTHON=.venv-ryu/bin/python $(PYTEST) tests -k routing
+
+bench: setup  ## benchmarks, each a ratio within one run
+	$(BIN)/python -m tests.bench
+
+clean:  ## remove caches and build products (not the environments, not runs/)
+	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -path './.venv*' -prune -o -name __pycache__ -type d -exec rm -rf {} +
+	find . -path './.venv*' -prune -o -name '*.bpf.o' -type f -exec rm -f {} +

@@ -1,0 +1,66 @@
+"""The strategies that a scenario may name, whichever package registers them.
+
+The packages are imported when they are first asked for, because they pull in the traffic and
+routing code, which `rocelab --help` can do without.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from pydantic import BaseModel
+
+if TYPE_CHECKING:
+    from traffic.workloads import Workload
+
+
+def topology_parameters() -> dict[str, type[BaseModel]]:
+    """Topology family -> model of its parameters."""
+    from testbed.topology import topology_kinds
+
+    return {name: kind.parameters for name, kind in topology_kinds().items()}
+
+
+def scheme_parameters() -> dict[str, type[BaseModel]]:
+    """Routing scheme -> model of its parameters."""
+    from controllers.schemes import create_scheme, scheme_names
+
+    return {name: create_scheme(name).parameters_type for name in scheme_names()}
+
+
+def workload_parameters() -> dict[str, type[BaseModel]]:
+    """Workload -> model of its parameters."""
+    from traffic.workloads import workload_class, workload_names
+
+    return {name: workload_class(name).Parameters for name in workload_names()}
+
+
+def workload(name: str) -> Workload:
+    """The workload of that name. Raises ValueError."""
+    from traffic.workloads import create_workload
+
+    return create_workload(name)
+
+
+def recovery_names() -> list[str]:
+    """Names of the loss recovery schemes of reliable queue pairs."""
+    from traffic.recovery import recovery_names as names
+
+    return sorted(names())
+
+
+def metric_names() -> list[str]:
+    """Names of the metrics that an expectation may use."""
+    from testbed.results import METRICS
+
+    return sorted(METRICS)
+
+
+def suggestion(word: str, allowed: Iterable[str]) -> str:
+    """The end of an error message: the nearest allowed word, and all of them."""
+    names = sorted(allowed)
+    close = difflib.get_close_matches(word, names, n=1)
+    hint = f"did you mean {close[0]!r}? " if close else ""
+    return f"{hint}allowed: {', '.join(names)}"

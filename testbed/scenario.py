@@ -1,0 +1,204 @@
+"""Scenario files: reading, overriding, validating; and their variants.
+
+Everything that can be known to be wrong is found here, before anything is built, and reported as
+one line: file, field, value, what is allowed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from testbed import registries
+from testbed.expect import Expectation, ExpectationError, ExpectationOutcome, Value
+from testbed.overrides import OverrideError, apply_overrides, parse_assignment
+from testbed.schema import Scenario
+from testbed.strict_yaml import StrictYamlError, read_mapping
+from testbed.topology import Topology, TopologyError, topology_kinds
+from traffic.plan import Plan, PlanError, SourcePortPolicy
+
+__all__ = [
+    "DEFAULT_VARIANT",
+    "Scenario",
+    "ScenarioError",
+    "build_topology",
+    "evaluate_expectations",
+    "find_scenario",
+    "load_scenario",
+    "plan_traffic",
+    "resolve_variants",
+    "scenario_files",
+]
+
+DEFAULT_VARIANT = "default"
+"""Name of the only variant of a scenario that lists none."""
+
+PROJECT_SCENARIOS = Path(__file__).resolve().parent.parent / "scenarios"
+"""The scenarios that come with the project."""
+
+_VALUE_LIMIT = 60
+_FIXED_IN_VARIANTS = frozenset({"name", "description", "variants", "expect"})
+
+
+class ScenarioError(ValueError):
+    """The scenario cannot be run; the message is one line: file, field, value, what is allowed."""
+
+
+def scenario_files() -> dict[str, Path]:
+    """Scenario name -> file, from ./scenarios and from those that come with the project."""
+    found: dict[str, Path] = {}
+    for folder in (PROJECT_SCENARIOS, Path("scenarios")):
+        found.update({path.stem: path for path in sorted(folder.glob("*.yaml"))})
+    return found
+
+
+def find_scenario(path_or_name: str | Path) -> Path:
+    """The file that a path, or the bare name of a scenario, means. Raises ScenarioError."""
+    path = Path(path_or_name)
+    if path.exists():
+        return path
+    known = scenario_files()
+    if str(path_or_name) in known:
+        return known[str(path_or_name)]
+    hint = registries.suggestion(path.stem, known)
+    raise ScenarioError(f"{path_or_name}: there is no such file or scenario; {hint}")
+
+
+def load_scenario(path_or_name: str | Path, overrides: Iterable[str] = ()) -> Scenario:
+    """Read a scenario, apply ``FIELD=VALUE`` overrides, validate it and plan each of its variants.
+
+    Raises ScenarioError.
+    """
+    path = find_scenario(path_or_name)
+    try:
+        document = apply_overrides(read_mapping(path), dict(map(parse_assignment, overrides)))
+        scenario = _validate(document)
+        _check(scenario)
+    except (StrictYamlError, OverrideError, ScenarioError) as error:
+        raise ScenarioError(f"{path}: {error}") from error
+    return scenario
+
+
+def resolve_variants(scenario: Scenario) -> list[tuple[str, Scenario]]:
+    """Every variant as a complete scenario of its own, in the file's order.
+
+    Raises ScenarioError; not for a scenario that ``load_scenario`` has returned.
+    """
+    resolved = []
+    base = {k: v for k, v in scenario.document.items() if k not in ("variants", "expect")}
+    for variant in scenario.variants:
+        for path in variant.set:
+            if path.split(".")[0] in _FIXED_IN_VARIANTS:
+                raise ScenarioError(f"variants.{variant.name}: {path} cannot differ by variant")
+        try:
+            resolved.append((variant.name, _validate(apply_overrides(base, variant.set))))
+        except (OverrideError, ScenarioError) as error:
+            raise ScenarioError(f"variants.{variant.name}: {error}") from error
+    return resolved or [(DEFAULT_VARIANT, _validate(base))]
+
+
+def build_topology(scenario: Scenario) -> Topology:
+    """The topology that the scenario asks for. Raises ScenarioError."""
+    choice = scenario.topology
+    try:
+        topology = topology_kinds()[choice.kind]().build(choice.parameters)
+    except TopologyError as error:
+        raise ScenarioError(str(error)) from error
+    for position, name in enumerate(scenario.capture):
+        if name not in topology.interfaces:
+            hint = registries.suggestion(name, topology.interfaces)
+            raise ScenarioError(f"capture.{position}: {name!r} is no interface; {_short(hint)}")
+    return topology
+
+
+def plan_traffic(scenario: Scenario, topology: Topology) -> Plan:
+    """The traffic that the scenario asks for, fixed by its seed. Raises ScenarioError."""
+    choice = scenario.workload
+    try:
+        plan = registries.workload(choice.kind).plan(
+            choice.parameters,
+            world_size=len(topology.ranks),
+            seed=scenario.seed,
+            source_port_policy=SourcePortPolicy(scenario.nic.source_port_policy),
+        )
+    except PlanError as error:
+        field = str(error).split(":")[0]
+        known = field in type(choice.parameters).model_fields
+        raise ScenarioError(f"workload{'.' if known else ': '}{error}") from error
+    for position, drop in enumerate(scenario.faults.drop):
+        if drop.connection >= len(plan.connections):
+            raise ScenarioError(
+                f"faults.drop.{position}.connection: {drop.connection} is not one of the "
+                f"{len(plan.connections)} connections, counted from 0"
+            )
+    return plan
+
+
+def expectations(scenario: Scenario) -> list[Expectation]:
+    """The scenario's expectations, parsed. Raises ScenarioError."""
+    variants = [variant.name for variant in scenario.variants] or [DEFAULT_VARIANT]
+    metrics = registries.metric_names()
+    parsed = []
+    for position, text in enumerate(scenario.expect):
+        try:
+            parsed.append(Expectation.parse(text, metrics=metrics, variants=variants))
+        except ExpectationError as error:
+            raise ScenarioError(f"expect.{position}: {error}") from error
+    return parsed
+
+
+def evaluate_expectations(
+    scenario: Scenario, metrics: Mapping[str, Mapping[str, Value | None]]
+) -> list[ExpectationOutcome]:
+    """Judge a run: ``metrics`` is variant -> metric -> value in SI units or bytes."""
+    return [expectation.evaluate(metrics) for expectation in expectations(scenario)]
+
+
+def _check(scenario: Scenario) -> None:
+    """Plan every variant and throw the plan away, to find now what could not be run later."""
+    expectations(scenario)
+    several = bool(scenario.variants)
+    for name, variant in resolve_variants(scenario):
+        try:
+            plan_traffic(variant, build_topology(variant))
+        except ScenarioError as error:
+            where = f"variants.{name}: " if several else ""
+            raise ScenarioError(f"{where}{error}") from error
+
+
+def _validate(document: Mapping[str, Any]) -> Scenario:
+    try:
+        return Scenario.from_document(document)
+    except ValidationError as error:
+        raise ScenarioError(_in_one_line(error)) from error
+
+
+def _in_one_line(error: ValidationError) -> str:
+    details = error.errors(include_url=False)
+    more = f" (and {len(details) - 1} more)" if len(details) > 1 else ""
+    return _describe(details[0]) + more
+
+
+def _describe(details: ErrorDetails) -> str:
+    location = [str(part) for part in details["loc"]]
+    kind = details["type"]
+    message = details["msg"].removeprefix("Value error, ")
+    context = details.get("ctx", {})
+    if "field" in context:  # raised by a section about one of its fields
+        location.append(str(context["field"]))
+    elif kind == "missing":
+        message = "this field is required"
+    elif kind == "extra_forbidden":
+        message = "unknown field"
+    elif kind != "value_error":  # pydantic's own messages leave out the value
+        message = message.replace("Input should be", "must be")
+        message = f"{_short(repr(details['input']))} {message[0].lower()}{message[1:]}"
+    return f"{'.'.join(location) or 'scenario'}: {' '.join(message.split())}"
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _VALUE_LIMIT else text[: _VALUE_LIMIT - 1] + "…"

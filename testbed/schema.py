@@ -1,0 +1,348 @@
+"""The schema of a scenario file: sections, fields, defaults and allowed values.
+
+Values are real units of the emulated hardware: rates in bit/s, durations in seconds, sizes in bytes
+once parsed. Sections that choose a strategy (topology, routing, workload) hold its name and, beside
+it, the parameters that the strategy itself declares.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    PrivateAttr,
+    SerializeAsAny,
+    Strict,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
+
+from testbed import registries
+from testbed.expect import NAME, RESERVED_NAMES
+from testbed.registries import suggestion
+from testbed.units import Duration, Size, parse_duration, parse_size
+from traffic.plan import WorkloadParameters
+
+DILATION_LIMIT = 1e9
+"""At this dilation a 400 Gb/s link carries 400 bit/s: nothing would ever finish."""
+
+Integer = Annotated[int, Strict()]
+"""A whole number; unlike pydantic's default, true, 1.0 and "1" are none."""
+
+Real = Annotated[float, Strict()]
+"""A number; true and "0.5" are none."""
+
+
+def _parse_dilation(value: Any) -> float | Literal["auto"]:
+    if value == "auto":
+        return "auto"
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise ValueError(f"{value!r} is neither 'auto' nor a number above 0")
+    if not (0 < value <= DILATION_LIMIT and math.isfinite(value)):
+        raise ValueError(f"{value!r} must be 'auto' or above 0 and at most {DILATION_LIMIT:.0e}")
+    return float(value)
+
+
+def _parse_limit(value: Any) -> int | None:
+    if value is None or value == "infinite":
+        return None
+    size = parse_size(value)
+    if size == 0:
+        raise ValueError(f"{value!r} must be above 0, or 'infinite'")
+    return size
+
+
+def _parse_interval(value: Any) -> float | Literal["auto"]:
+    if value == "auto":
+        return "auto"
+    interval = parse_duration(value)
+    if interval == 0:
+        raise ValueError(f"{value!r} must be above 0, or 'auto'")
+    return interval
+
+
+Dilation = Annotated[float | Literal["auto"], PlainValidator(_parse_dilation)]
+BufferLimit = Annotated[int | None, PlainValidator(_parse_limit)]
+Interval = Annotated[float | Literal["auto"], PlainValidator(_parse_interval)]
+
+
+def check_fields(model: type[BaseModel], value: Any) -> Any:
+    """Refuse what is not a mapping of the model's fields, with the nearest name as a hint."""
+    if isinstance(value, model):
+        return value
+    if not isinstance(value, Mapping):
+        raise ValueError(f"{value!r} is not a mapping of fields to values")
+    for key in value:
+        if key not in model.model_fields:
+            raise PydanticCustomError(
+                "unknown_field",
+                "unknown field; {hint}",
+                {"field": str(key), "hint": suggestion(str(key), model.model_fields)},
+            )
+    return value
+
+
+class Section(BaseModel):
+    """Base of every section: immutable, no field beyond those declared."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _known_fields(cls, value: Any) -> Any:
+        return check_fields(cls, value)
+
+
+def _choose(value: Any, selector: str, registered: Mapping[str, type[BaseModel]]) -> dict[str, Any]:
+    """Split ``{selector: name, **parameters}`` and validate the parameters by the named model."""
+    if not isinstance(value, Mapping):
+        raise ValueError(f"{value!r} is not a mapping with {selector!r}")
+    parameters = dict(value)
+    name = parameters.pop(selector, None)
+    if not isinstance(name, str) or name not in registered:
+        raise PydanticCustomError(
+            "unknown_choice",
+            "{name} is not known; {hint}",
+            {"field": selector, "name": repr(name), "hint": suggestion(str(name), registered)},
+        )
+    model = registered[name]
+    check_fields(model, parameters)
+    return {selector: name, "parameters": model.model_validate(parameters)}
+
+
+class _Choice(BaseModel):
+    """A strategy by name, with that strategy's own parameters."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    parameters: SerializeAsAny[BaseModel]
+
+    @model_serializer
+    def _flat(self) -> dict[str, Any]:
+        own = {name: getattr(self, name) for name in type(self).model_fields}
+        parameters: BaseModel = own.pop("parameters")
+        return {**own, **parameters.model_dump(mode="json")}
+
+
+class TopologyChoice(_Choice):
+    """`topology`: a family and its parameters."""
+
+    kind: str
+
+    @model_validator(mode="before")
+    @classmethod
+    def _choose(cls, value: Any) -> Any:
+        return _choose(value, "kind", registries.topology_parameters())
+
+
+class RoutingChoice(_Choice):
+    """`routing`: a scheme and its parameters."""
+
+    scheme: str
+
+    @model_validator(mode="before")
+    @classmethod
+    def _choose(cls, value: Any) -> Any:
+        return _choose(value, "scheme", registries.scheme_parameters())
+
+
+class WorkloadChoice(_Choice):
+    """`workload`: which messages are sent, by a family and its parameters."""
+
+    kind: str
+    parameters: SerializeAsAny[WorkloadParameters]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _choose(cls, value: Any) -> Any:
+        return _choose(value, "kind", registries.workload_parameters())
+
+
+class Buffer(Section):
+    """`switch.buffer`: who may queue how much."""
+
+    policy: Literal["static"] = "static"
+    limit: BufferLimit = Field(
+        default=1024 * 1024,
+        description="bytes that one port may hold, or 'infinite' (None when parsed)",
+    )
+
+
+class Ecn(Section):
+    """`switch.ecn`: marking."""
+
+    threshold: Size | None = Field(
+        default=None,
+        description="a packet that finds more bytes queued than this is marked CE; null: never",
+    )
+
+
+class Switch(Section):
+    """`switch`: the buffer management of every switch."""
+
+    buffer: Buffer = Buffer()
+    ecn: Ecn = Ecn()
+
+
+class Nic(Section):
+    """`nic`: attributes of every queue pair; names and ranges as in libibverbs' ibv_qp_attr."""
+
+    transport: Literal["rc", "uc"] = "rc"
+    recovery: str | None = Field(
+        default=None,
+        description="loss recovery; default go-back-n for rc, and none for uc, which has none",
+    )
+    path_mtu: Literal[256, 512, 1024, 2048, 4096] = Field(default=4096, description="payload bytes")
+    timeout: Integer = Field(
+        default=14, ge=0, le=31, description="local ACK timeout 4.096 us * 2^n; 0: never"
+    )
+    retry_cnt: Integer = Field(default=7, ge=0, le=7)
+    rnr_retry: Integer = Field(default=7, ge=0, le=7, description="7: without end")
+    min_rnr_timer: Integer = Field(default=12, ge=0, le=31, description="code of the RNR NAK timer")
+    ack_interval: Integer = Field(
+        default=64,
+        ge=1,
+        le=2**22,
+        description="packets after which an ACK is requested within a message",
+    )
+    send_window: Integer | None = Field(
+        default=None,
+        ge=1,
+        le=2**22,
+        description="unacknowledged packets per queue pair; null: no limit",
+    )
+    source_port_policy: Literal["per-qp", "per-pair"] = Field(
+        default="per-qp",
+        description="what the UDP source port, and with it an ECMP path, depends on",
+    )
+
+    @field_validator("recovery")
+    @classmethod
+    def _registered(cls, value: str | None) -> str | None:
+        if value is not None:
+            names = {*registries.recovery_names(), "none"}
+            if value not in names:
+                raise ValueError(f"{value!r} is not known; {suggestion(value, names)}")
+        return value
+
+    @model_validator(mode="after")
+    def _recovery_of_transport(self) -> Self:
+        if self.recovery is None:
+            default = "go-back-n" if self.transport == "rc" else "none"
+            object.__setattr__(self, "recovery", default)
+        elif (self.recovery == "none") != (self.transport == "uc"):
+            raise PydanticCustomError(
+                "transport_without_recovery",
+                "{recovery} does not go with transport {transport}: rc needs one, uc has none",
+                {
+                    "field": "recovery",
+                    "recovery": repr(self.recovery),
+                    "transport": self.transport,
+                },
+            )
+        return self
+
+
+class DropFault(Section):
+    """One entry of `faults.drop`: a data packet that the first switch discards."""
+
+    connection: Integer = Field(ge=0, description="index in the plan's list of connections")
+    psn_offset: Integer = Field(ge=0, description="packets after the connection's first PSN")
+    times: Integer = Field(
+        default=1, ge=1, le=1000, description="how many of its transmissions are lost"
+    )
+
+
+class Faults(Section):
+    """`faults`: losses that the experiment wants, apart from those of full queues."""
+
+    drop: tuple[DropFault, ...] = ()
+    loss: Real = Field(
+        default=0.0,
+        ge=0,
+        lt=1,
+        allow_inf_nan=False,
+        description="probability per data packet, from seed",
+    )
+
+
+class Telemetry(Section):
+    """`telemetry`: sampling of queue depths."""
+
+    interval: Interval = Field(
+        default="auto", description="emulated time between samples of every port"
+    )
+
+
+class Variant(Section):
+    """One entry of `variants`: what differs from the file, by dotted path."""
+
+    name: str
+    set: dict[str, Any] = Field(default_factory=dict)
+
+    @field_validator("name")
+    @classmethod
+    def _usable_in_expectations(cls, value: str) -> str:
+        if not NAME.fullmatch(value) or value in RESERVED_NAMES or len(value) > 40:
+            raise ValueError(
+                f"{value!r} cannot name a variant: letters, digits, '_' and '-' between them, "
+                f"at most 40, none of {', '.join(sorted(RESERVED_NAMES))}"
+            )
+        return value
+
+
+class Scenario(Section):
+    """One scenario, or one variant of it: everything that decides a run, except the machine."""
+
+    name: str = Field(pattern=re.compile(r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$"))
+    description: str = Field(default="", max_length=2000)
+    seed: Integer = Field(default=1, ge=0, lt=2**63)
+    dilation: Dilation = Field(default="auto", description="wall seconds per emulated second")
+    time_limit: Duration = Field(
+        default=1.0,
+        gt=0,
+        le=3600,
+        description="emulated time after which an unfinished run is stopped",
+    )
+    topology: TopologyChoice
+    switch: Switch = Switch()
+    routing: RoutingChoice = Field(default_factory=lambda: RoutingChoice(scheme="ecmp"))  # type: ignore[call-arg]
+    nic: Nic = Field(default_factory=Nic)
+    workload: WorkloadChoice
+    faults: Faults = Faults()
+    capture: tuple[str, ...] = Field(default=(), description="interfaces to record a pcap of")
+    telemetry: Telemetry = Telemetry()
+    variants: tuple[Variant, ...] = ()
+    expect: tuple[str, ...] = ()
+
+    _document: dict[str, Any] = PrivateAttr(default_factory=dict)
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> Self:
+        """Validate a plain mapping and remember it. Raises pydantic's ValidationError."""
+        scenario = cls.model_validate(document)
+        scenario._document = dict(document)
+        return scenario
+
+    @property
+    def document(self) -> Mapping[str, Any]:
+        """The mapping it was made from, before defaults and units."""
+        return self._document
+
+    @field_validator("variants")
+    @classmethod
+    def _distinct(cls, value: tuple[Variant, ...]) -> tuple[Variant, ...]:
+        names = [variant.name for variant in value]
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(f"{name!r} names two variants")
+        return value
