@@ -1,0 +1,109 @@
+"""The serialiser of a port: an HTB tree at link rate, planned, applied and read back.
+
+The tree only delays; admission happens in front of it (mmu.bpf.c), so its own limits are never
+reached. Rates here are wall rates: emulated rates divided by the dilation.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from pyroute2 import IPRoute
+
+FRAME_OVERHEAD = 24
+"""Bytes on the wire around an Ethernet frame as Linux counts it: preamble and SFD 8, FCS 4,
+inter-frame gap 12 (IEEE 802.3)."""
+
+_ROOT = 0x1_0000
+_CLASS = 0x1_0010
+_LEAF = 0x10_0000
+_LEAF_PACKETS = 1_000_000
+_EGRESS = 0xFFFF_FFF3
+_INGRESS = 0xFFFF_FFF2
+_TICKS_PER_US = 15.625
+"""tc's clock: PSCHED_SHIFT 6, so one tick is 64 ns (include/net/pkt_sched.h)."""
+
+
+@dataclass(frozen=True, slots=True)
+class PortPlan:
+    """What one interface's scheduler must be: ``rate`` in wall bit/s, ``frame`` in bytes."""
+
+    ifindex: int
+    name: str
+    rate: float
+    frame: int
+
+    @property
+    def bytes_per_second(self) -> int:
+        """The rate as HTB takes it, rounded to the nearest byte per second."""
+        return max(1, round(self.rate / 8))
+
+    @property
+    def burst(self) -> int:
+        """HTB's bucket: one frame of the largest size with its overhead."""
+        return self.frame + FRAME_OVERHEAD
+
+
+def apply_plan(ip: IPRoute, plan: PortPlan) -> None:
+    """Build the port's tree on an interface of ``ip``'s namespace."""
+    ip.tc("add", "clsact", plan.ifindex)
+    ip.tc("add", "htb", plan.ifindex, "1:", default=_CLASS & 0xFFFF)
+    ip.tc(
+        "add-class", "htb", plan.ifindex, "1:10", parent="1:",
+        rate=plan.bytes_per_second, ceil=plan.bytes_per_second,
+        burst=plan.burst, cburst=plan.burst, quantum=plan.burst, overhead=FRAME_OVERHEAD,
+    )  # fmt: skip
+    ip.tc("add", "pfifo", plan.ifindex, "10:", parent="1:10", limit=_LEAF_PACKETS)
+
+
+def attach_programs(ip: IPRoute, ifindex: int, *, egress: int, ingress: int) -> None:
+    """Attach the buffer programs (by descriptor) to the interface's clsact hooks."""
+    for parent, descriptor, name in ((_EGRESS, egress, "enqueue"), (_INGRESS, ingress, "dequeue")):
+        ip.tc(
+            "add-filter", "bpf", ifindex,
+            fd=descriptor, name=name, parent=parent, direct_action=True, prio=1,
+        )  # fmt: skip
+
+
+def read_back(ip: IPRoute, plan: PortPlan) -> list[str]:
+    """Compare what the kernel has with the plan; returns one line per difference."""
+    problems: list[str] = []
+    qdiscs = {m["handle"]: m.get_attr("TCA_KIND") for m in ip.get_qdiscs(index=plan.ifindex)}
+    expected = {_ROOT: "htb", _LEAF: "pfifo", 0xFFFF_0000: "clsact"}
+    if qdiscs != expected:
+        found = ", ".join(sorted(str(kind) for kind in qdiscs.values())) or "none"
+        problems.append(f"{plan.name}: qdiscs are {found}; planned clsact, htb, pfifo")
+        return problems
+    for message in ip.get_classes(index=plan.ifindex):
+        if message["handle"] == _CLASS:
+            problems += _compare_class(plan, message)
+    for parent, wanted in ((_EGRESS, "enqueue"), (_INGRESS, "dequeue")):
+        names = [
+            options.get_attr("TCA_BPF_NAME")
+            for message in ip.get_filters(index=plan.ifindex, parent=parent)
+            if (options := message.get_attr("TCA_OPTIONS")) is not None
+            and options.get_attr("TCA_BPF_NAME")
+        ]
+        if names != [wanted]:
+            problems.append(f"{plan.name}: clsact runs {names}; planned ['{wanted}']")
+    return problems
+
+
+def _compare_class(plan: PortPlan, message: Any) -> list[str]:
+    options = message.get_attr("TCA_OPTIONS")
+    parameters = options.get_attr("TCA_HTB_PARMS")
+    rate = options.get_attr("TCA_HTB_RATE64") or parameters["rate"]
+    # burst is stored as the time it takes at this rate
+    burst = parameters["buffer"] / _TICKS_PER_US * 1e-6 * rate
+    problems = []
+    if rate != plan.bytes_per_second:
+        problems.append(f"{plan.name}: rate {rate} B/s; planned {plan.bytes_per_second} B/s")
+    if parameters["rate_overhead"] != FRAME_OVERHEAD:
+        problems.append(
+            f"{plan.name}: overhead {parameters['rate_overhead']} B; planned {FRAME_OVERHEAD} B"
+        )
+    if not math.isclose(burst, plan.burst, rel_tol=0.02):
+        problems.append(f"{plan.name}: burst {burst:.0f} B; planned {plan.burst} B")
+    return problems

@@ -1,0 +1,265 @@
+"""A topology made real: Mininet nodes, veth links, Open vSwitch bridges and the ASIC in every port.
+
+Links are made in one batch with both ends in their final place, then handed to Mininet, whose
+objects and command line work on them as usual. Must run inside the run's namespaces (isolation).
+"""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import mininet.log
+from mininet.link import Intf, Link
+from mininet.net import Mininet
+from mininet.node import Host, Node, Switch
+from pyroute2 import IPRoute
+
+from testbed.asic.mmu import BufferPolicy, Mmu
+from testbed.asic.scheduler import PortPlan, apply_plan, attach_programs, read_back
+from testbed.isolation import network_namespace_of
+from testbed.offload import disable_offloads, enabled_offloads
+from testbed.ovs import OpenVSwitch
+from testbed.topology import Interface, NodeKind, Topology
+from testbed.topology.base import ROCE_MTU
+
+ETHERNET_HEADER = 14
+"""Bytes."""
+
+
+class FabricError(RuntimeError):
+    """The fabric could not be built as planned."""
+
+
+class FabricSwitch(Switch):  # type: ignore[misc]
+    """A switch whose bridge is made elsewhere, all switches in one transaction."""
+
+    def start(self, controllers: list[Any]) -> None:
+        """Do nothing: the bridge is up already."""
+
+    def stop(self, deleteIntfs: bool = True) -> None:  # noqa: N803 (Mininet's name)
+        """End the node's shell; interfaces die with the namespace."""
+        super().stop(deleteIntfs=False)
+
+
+class FabricInterface(Intf):  # type: ignore[misc]
+    """An interface that exists already, in its node's namespace."""
+
+    def __init__(self, name: str, node: Node, port: int | None, link: Link) -> None:
+        super().__init__(
+            name, node=node, port=port, link=link, moveIntfFn=lambda *args, **kwargs: True
+        )
+
+
+class FabricLink(Link):  # type: ignore[misc]
+    """A link between two interfaces that exist already."""
+
+    def __init__(
+        self, node1: Node, node2: Node, *, first: Interface, second: Interface, **_: Any
+    ) -> None:
+        self.intf1 = FabricInterface(first.name, node1, first.port or None, self)
+        self.intf2 = FabricInterface(second.name, node2, second.port or None, self)
+
+
+def _gateway(interface: Interface) -> str:
+    first, second, _, _ = interface.address.split(".")
+    return f"{first}.{second}.255.254"
+
+
+class Fabric:
+    """One built fabric. ``dilation`` turns the topology's rates into wall rates.
+
+    Usage: ``build()``, then traffic, then ``stop()``; ``problems()`` at any time compares what the
+    kernel has with what was planned.
+    """
+
+    def __init__(
+        self,
+        topology: Topology,
+        *,
+        dilation: float,
+        policy: BufferPolicy,
+        directory: Path,
+        logs: Path,
+    ) -> None:
+        mininet.log.setLogLevel("warning")
+        # Mininet's own init() raises sysctls of the whole machine; a run changes nothing outside
+        Mininet.inited = True
+        self.topology = topology
+        self.directory = directory
+        self.ovs = OpenVSwitch(directory / "ovs", logs)
+        self.net = Mininet(build=False, autoStaticArp=False)
+        directory.mkdir(parents=True, exist_ok=True)
+        self.mmu = Mmu(topology, policy, directory)
+        self._routes: dict[str, IPRoute] = {}
+        self._plans = {
+            i.name: PortPlan(i.ifindex, i.name, i.rate / dilation, ROCE_MTU + ETHERNET_HEADER)
+            for i in topology.interfaces.values()
+        }
+
+    def build(self, controller: str = "tcp:127.0.0.1:6653") -> None:
+        """Build everything and compare it with the plan. Raises FabricError, OvsError, BpfError."""
+        self._make_nodes()
+        self._make_links()
+        self._configure_servers()
+        self.ovs.start()
+        self.ovs.add_bridges(self.topology, controller)
+        # after add_bridges: a port that joins a bridge without QoS loses its root qdisc
+        self._make_ports()
+        problems = self.problems()
+        if problems:
+            raise FabricError("; ".join(problems[:3]))
+
+    def pid_of(self, server: str) -> int:
+        """PID of a server's shell, whose namespaces are the server's."""
+        return int(self.net.nameToNode[server].pid)
+
+    def problems(self) -> list[str]:
+        """Differences between plan and kernel: qdiscs, programs, offloads. Empty when none."""
+        found: list[str] = []
+        for node, ip in self._each_namespace():
+            for interface in self._interfaces_in(node):
+                found += read_back(ip, self._plans[interface.name])
+        for server in self.topology.servers:
+            with network_namespace_of(self.pid_of(server.name)):
+                found += self._offload_problems(self.topology.interfaces_of(server.name))
+        found += self._offload_problems(self._interfaces_in(""))
+        return found
+
+    def stop(self) -> None:
+        """End switches and shells. Idempotent; interfaces die with the namespaces."""
+        self.ovs.stop()
+        for ip in self._routes.values():
+            ip.close()
+        self._routes.clear()
+        for node in [*self.net.hosts, *self.net.switches]:
+            if node.shell is not None:
+                node.stop(deleteIntfs=False)
+        self.mmu.close()
+
+    def _make_nodes(self) -> None:
+        for node in self.topology.nodes.values():
+            if node.kind is NodeKind.SERVER:
+                self.net.addHost(node.name, cls=Host, ip=None)
+            else:
+                self.net.addSwitch(node.name, cls=FabricSwitch, dpid=f"{node.datapath_id:016x}")
+
+    def _make_links(self) -> None:
+        lines = []
+        pairs = []
+        done: set[str] = set()
+        for first in self.topology.interfaces.values():
+            if first.name in done:
+                continue
+            second = self.topology.interfaces[first.peer]
+            done |= {first.name, second.name}
+            pairs.append((first, second))
+            lines.append(
+                f"link add {self._link_end(first)} type veth peer {self._link_end(second)}"
+            )
+        lines += [f"link set {i.name} up" for i in self._interfaces_in("")]
+        self._ip_batch(lines)
+        for first, second in pairs:
+            self.net.addLink(
+                self.net.nameToNode[first.node],
+                self.net.nameToNode[second.node],
+                cls=FabricLink,
+                first=first,
+                second=second,
+            )
+
+    def _link_end(self, interface: Interface) -> str:
+        end = (
+            f"name {interface.name} index {interface.ifindex} mtu {ROCE_MTU} "
+            f"address {interface.mac} numtxqueues 1 numrxqueues 1"
+        )
+        if self.topology.nodes[interface.node].kind is NodeKind.SERVER:
+            end += f" netns {self.pid_of(interface.node)}"
+        return end
+
+    def _configure_servers(self) -> None:
+        for server in self.topology.servers:
+            lines = ["link set lo up"]
+            for interface in self.topology.interfaces_of(server.name):
+                gateway = _gateway(interface)
+                router = self.topology.nodes[interface.peer_node].router_mac
+                lines += [
+                    f"addr add {interface.address}/32 dev {interface.name}",
+                    f"link set {interface.name} up",
+                    f"neigh add {gateway} lladdr {router} dev {interface.name} nud permanent",
+                ]
+            first = self.topology.interfaces_of(server.name)[0]
+            lines.append(
+                f"route add 10.0.0.0/8 via {_gateway(first)} dev {first.name} onlink "
+                f"src {first.address} mtu {ROCE_MTU}"
+            )
+            with network_namespace_of(self.pid_of(server.name)):
+                for scope in ("all", "default"):
+                    switch = Path(f"/proc/sys/net/ipv6/conf/{scope}/disable_ipv6")
+                    if switch.exists():
+                        switch.write_text("1")
+                self._ip_batch(lines)
+
+    def _make_ports(self) -> None:
+        for node, ip in self._each_namespace():
+            interfaces = self._interfaces_in(node)
+            names = [i.name for i in interfaces]
+            if node:
+                with network_namespace_of(self.pid_of(node)):
+                    disable_offloads(names)
+            else:
+                disable_offloads(names)
+            for interface in interfaces:
+                apply_plan(ip, self._plans[interface.name])
+                attach_programs(
+                    ip,
+                    interface.ifindex,
+                    egress=self.mmu.enqueue_program,
+                    ingress=self.mmu.dequeue_program,
+                )
+
+    def _interfaces_in(self, node: str) -> list[Interface]:
+        """Interfaces of a server's namespace, or of the run's own namespace ("")."""
+        if node:
+            return self.topology.interfaces_of(node)
+        return [
+            i
+            for i in self.topology.interfaces.values()
+            if self.topology.nodes[i.node].kind is NodeKind.SWITCH
+        ]
+
+    def _each_namespace(self) -> list[tuple[str, IPRoute]]:
+        """Netlink sockets: the run's own namespace (""), then every server's."""
+        if not self._routes:
+            self._routes[""] = _netlink_here()
+            for server in self.topology.servers:
+                with network_namespace_of(self.pid_of(server.name)):
+                    self._routes[server.name] = _netlink_here()
+        return list(self._routes.items())
+
+    def _offload_problems(self, interfaces: list[Interface]) -> list[str]:
+        return [
+            f"{interface.name}: offloads still on: {', '.join(on)}"
+            for interface in interfaces
+            if (on := enabled_offloads(interface.name))
+        ]
+
+    @staticmethod
+    def _ip_batch(lines: list[str]) -> None:
+        result = subprocess.run(
+            ["ip", "-batch", "-"],
+            input="\n".join(lines) + "\n",
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if result.returncode != 0:
+            raise FabricError(f"ip: {result.stderr.strip()}")
+
+
+def _netlink_here() -> IPRoute:
+    ip = IPRoute()
+    # pyroute2 opens its socket with the first request, and it must be opened in this namespace
+    ip.link_lookup(ifname="lo")
+    return ip
