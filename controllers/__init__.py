@@ -1,1 +1,1 @@
-"""Routing: pure schemes, and the OpenFlow application that programs them."""
+"""Routing: pure schemes that compute flow table entries, and the application that installs them."""

@@ -1,0 +1,124 @@
+"""Start the application in this process: ``python -m controllers.launch --program FILE ...``.
+
+os-ken has shipped no manager command since 4.0, and ``ryu-manager`` loads more than we need.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import errno
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from controllers import sdn
+from controllers.app import RoutingApp, StatusReporter
+from controllers.program import ProgramError, load_program
+
+EXIT_USAGE = 2
+EXIT_PORT_BUSY = 3
+
+_PR_SET_PDEATHSIG = 1
+"""linux/prctl.h."""
+
+
+class Handshake(sdn.ofp_handler.OFPHandler):  # type: ignore[misc]
+    """The library's OpenFlow handshake, served on a socket that is already bound.
+
+    The library itself would bind in a background thread, where a busy port is only a line in a log.
+    """
+
+    def __init__(self, *args: Any, listener: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._listener = listener
+
+    def start(self) -> Any:
+        """Start handling events, and accept switches."""
+        super(sdn.ofp_handler.OFPHandler, self).start()
+        return sdn.hub.spawn(self._accept)
+
+    def _accept(self) -> None:
+        while True:
+            connection, address = self._listener.accept()
+            sdn.hub.spawn(sdn.serve_datapath, connection, address)
+
+
+def die_with_parent() -> None:
+    """Have the kernel kill this process when the thread that started it ends (prctl(2))."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
+
+
+def connect_status(address: str) -> socket.socket:
+    """Connect to the status socket; a leading "@" means the abstract namespace (unix(7))."""
+    stream = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    stream.connect("\0" + address[1:] if address.startswith("@") else address)
+    return stream
+
+
+def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
+    """The command line; usage errors exit with status 2."""
+    parser = argparse.ArgumentParser(prog="controllers.launch", description=__doc__)
+    parser.add_argument("--program", type=Path, required=True, help="JSON file of entries")
+    parser.add_argument("--status", required=True, help="Unix socket that takes JSON lines")
+    parser.add_argument("--listen", default="127.0.0.1:6653", help="HOST:PORT; port 0: any free")
+    parser.add_argument("--parent", type=int, help="die when this process, our parent, ends")
+    parsed = parser.parse_args(arguments)
+    host, _, port = parsed.listen.rpartition(":")
+    if not host or not port.isdigit() or int(port) > 65535:
+        parser.error(f"--listen {parsed.listen!r} is not HOST:PORT")
+    parsed.address = (host, int(port))
+    return parsed
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run until SIGTERM. Returns an exit status after one clear line on stderr."""
+    options = parse_arguments(arguments)
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(0))  # the library's threads never end
+    if options.parent is not None:
+        die_with_parent()
+        if os.getppid() != options.parent:
+            return EXIT_USAGE  # the parent ended before we could ask to die with it
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
+    try:
+        program = load_program(options.program)
+        report = StatusReporter(connect_status(options.status))
+        listener = sdn.hub.listen(options.address, reuse_port=False)
+    except ProgramError as error:
+        print(error, file=sys.stderr)
+        return EXIT_USAGE
+    except OSError as error:
+        return _explain(error, options)
+    host, port = listener.getsockname()[:2]
+    report("listening", address=host, port=port, library=sdn.name, version=sdn.version)
+    manager = sdn.AppManager.get_instance()
+    for application, given in (
+        (Handshake, {"listener": listener}),
+        (RoutingApp, {"program": program, "report": report}),
+    ):
+        manager.instantiate(application, **given)
+    for application in manager.applications.values():
+        application.start()
+    while True:
+        sdn.hub.sleep(3600)
+
+
+def _explain(error: OSError, options: argparse.Namespace) -> int:
+    if error.errno == errno.EADDRINUSE:
+        print(f"controller: port {options.listen} is busy", file=sys.stderr)
+        return EXIT_PORT_BUSY
+    print(f"controller: {error}", file=sys.stderr)
+    return EXIT_USAGE
+
+
+if __name__ == "__main__":
+    status = main(sys.argv[1:])
+    sys.stderr.flush()
+    os._exit(status)

@@ -1,0 +1,135 @@
+"""OpenFlow 1.3 messages, Nicira extensions included, made from entries. Builds; sends nothing."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from controllers import sdn
+from controllers.entries import (
+    Action,
+    DecrementTtl,
+    Drop,
+    Entry,
+    GotoTable,
+    HashAlgorithm,
+    HashFields,
+    LoadRegister,
+    MatchValue,
+    Multipath,
+    Output,
+    SetEthDst,
+    SetEthSrc,
+)
+
+_HASH_FIELDS = {HashFields.SYMMETRIC_L3L4: 2, HashFields.SYMMETRIC_L3L4_UDP: 3}
+"""enum nx_hash_fields, include/openflow/nicira-ext.h; the libraries know only the older 0 and 1."""
+_HASH_ALGORITHMS = {HashAlgorithm.MODULO_N: 0, HashAlgorithm.HASH_THRESHOLD: 1}
+"""enum nx_mp_algorithm of the same file."""
+
+_LINK_BITS = 16
+"""A link number is 16 bits wide (max_link of struct nx_action_multipath)."""
+
+
+def match(datapath: Any, fields: Mapping[str, MatchValue]) -> Any:
+    """An OFPMatch; prefixes become value and mask."""
+    return datapath.ofproto_parser.OFPMatch(
+        **{name: _masked(value) for name, value in fields.items()}
+    )
+
+
+def _masked(value: MatchValue) -> MatchValue | tuple[str, str]:
+    if isinstance(value, str) and "/" in value:
+        network = ipaddress.IPv4Network(value)
+        if network.prefixlen == network.max_prefixlen:
+            return str(network.network_address)
+        return str(network.network_address), str(network.netmask)
+    return value
+
+
+def action(datapath: Any, step: Action) -> Any:
+    """One OFPAction. Raises ValueError for what is not an action but an instruction."""
+    parser = datapath.ofproto_parser
+    match step:
+        case DecrementTtl():
+            return parser.OFPActionDecNwTtl()
+        case SetEthSrc(mac):
+            return parser.OFPActionSetField(eth_src=mac)
+        case SetEthDst(mac):
+            return parser.OFPActionSetField(eth_dst=mac)
+        case LoadRegister(register, value):
+            return parser.OFPActionSetField(**{f"reg{register}": value})
+        case Output(port):
+            return parser.OFPActionOutput(port)
+        case Multipath():
+            return parser.NXActionMultipath(
+                fields=_HASH_FIELDS[step.fields],
+                basis=step.basis,
+                algorithm=_HASH_ALGORITHMS[step.algorithm],
+                max_link=step.links - 1,
+                arg=0,
+                ofs_nbits=sdn.nicira_ext.ofs_nbits(0, _LINK_BITS - 1),
+                dst=f"reg{step.register}",
+            )
+    raise ValueError(f"{step} is not an action")
+
+
+def instructions(datapath: Any, actions: Iterable[Action]) -> list[Any]:
+    """The instructions of an entry; none at all means drop."""
+    parser = datapath.ofproto_parser
+    apply = [action(datapath, step) for step in actions if not isinstance(step, Drop | GotoTable)]
+    made = []
+    if apply:
+        made.append(parser.OFPInstructionActions(datapath.ofproto.OFPIT_APPLY_ACTIONS, apply))
+    made += [parser.OFPInstructionGotoTable(s.table) for s in actions if isinstance(s, GotoTable)]
+    return made
+
+
+def add(datapath: Any, entry: Entry) -> Any:
+    """An OFPFlowMod that adds an entry."""
+    return datapath.ofproto_parser.OFPFlowMod(
+        datapath,
+        table_id=entry.table,
+        command=datapath.ofproto.OFPFC_ADD,
+        priority=entry.priority,
+        match=match(datapath, entry.match),
+        instructions=instructions(datapath, entry.actions),
+    )
+
+
+def delete_all(datapath: Any) -> Any:
+    """An OFPFlowMod that empties every table."""
+    ofproto = datapath.ofproto
+    return datapath.ofproto_parser.OFPFlowMod(
+        datapath,
+        table_id=ofproto.OFPTT_ALL,
+        command=ofproto.OFPFC_DELETE,
+        out_port=ofproto.OFPP_ANY,
+        out_group=ofproto.OFPG_ANY,
+    )
+
+
+def replace_all(datapath: Any, entries: Iterable[Entry], *, bundle_id: int) -> list[Any]:
+    """Messages that swap a switch's tables for these entries, atomically.
+
+    An OpenFlow 1.4 bundle as the ONF's 1.3 extension (EXT-230) carries it: packets meet either the
+    old tables or the new, never a gap, and an entry that is refused leaves the old ones in place.
+    """
+    ofproto, parser = datapath.ofproto, datapath.ofproto_parser
+    flags = ofproto.ONF_BF_ATOMIC | ofproto.ONF_BF_ORDERED
+
+    def control(kind: int) -> Any:
+        return parser.ONFBundleCtrlMsg(datapath, bundle_id, kind, flags, [])
+
+    changes = [delete_all(datapath), *(add(datapath, entry) for entry in entries)]
+    return [
+        control(ofproto.ONF_BCT_OPEN_REQUEST),
+        *(parser.ONFBundleAddMsg(datapath, bundle_id, flags, change, []) for change in changes),
+        control(ofproto.ONF_BCT_COMMIT_REQUEST),
+    ]
+
+
+def barrier(datapath: Any) -> Any:
+    """An OFPBarrierRequest."""
+    return datapath.ofproto_parser.OFPBarrierRequest(datapath)
