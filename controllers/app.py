@@ -1,8 +1,8 @@
 """The SDN application: installs a program's entries in the switches. The only sender of messages.
 
-On every connection it replaces the switch's tables in one atomic bundle and asks for a barrier; when
-all switches of the program have answered theirs it reports ready. A switch that reconnects, or a
-controller that is started again mid-run, repeats this without a packet noticing.
+On every connection it replaces the switch's tables in one atomic bundle and asks for a barrier;
+when all switches of the program have answered theirs it reports ready. A switch that reconnects, or
+a controller that is started again mid-run, repeats this without a packet noticing.
 """
 
 from __future__ import annotations

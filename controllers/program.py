@@ -1,7 +1,7 @@
 """The controller's work as a JSON file: the switches and, for each, its entries.
 
-The runner computes and writes it; the application loads it. Only the standard library is imported at
-run time, so that the application runs beside any OpenFlow library. Equal input gives equal bytes.
+The runner computes and writes it; the application loads it. Only the standard library is imported
+at run time, so that the application runs beside any OpenFlow library. Equal input, equal bytes.
 """
 
 from __future__ import annotations

@@ -1,0 +1,179 @@
+"""The controller as a child process: start it, wait until the fabric is programmed, stop it.
+
+The child runs ``controllers.launch`` under this Python or, for Ryu's own environment, under another
+one. It sends its status over a Unix socket in the abstract namespace, which leaves no file behind
+and belongs to the run's network namespace alone.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import select
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, Self
+
+INTERPRETER_VARIABLE = "ROCELAB_CONTROLLER_PYTHON"
+"""Environment variable: the Python that runs the controller, if not this one."""
+
+_STOP_TIMEOUT = 5.0
+_numbers = itertools.count(1)
+
+
+class ControllerError(RuntimeError):
+    """The controller ended, reported an error or is late; the message says which."""
+
+
+class ControllerProcess:
+    """One controller for one program. Times are wall seconds.
+
+    ``listen`` is HOST:PORT; port 0 lets the kernel choose, and ``port`` tells which one it was.
+    ``log`` receives the child's stdout and stderr. Start it from the thread that outlives it: the
+    kernel kills the child when that thread ends.
+    """
+
+    def __init__(
+        self,
+        program: Path,
+        *,
+        log: Path,
+        listen: str = "127.0.0.1:6653",
+        interpreter: str | None = None,
+    ) -> None:
+        self._program = program
+        self._log = log
+        self._listen = listen
+        self._interpreter = interpreter or os.environ.get(INTERPRETER_VARIABLE) or sys.executable
+        self._process: subprocess.Popen[bytes] | None = None
+        self._status: socket.socket | None = None
+        self._pending = b""
+        self.events: list[dict[str, Any]] = []
+        """All events so far, in order of arrival."""
+
+    def start(self) -> None:
+        """Start the child. Does nothing if it runs. Raises OSError if it cannot be executed."""
+        if self._process is not None and self._process.poll() is None:
+            return
+        self.stop()
+        self.events = []
+        self._pending = b""
+        name = f"rocelab-controller-{os.getpid()}-{next(_numbers)}"
+        self._status = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._status.bind(f"\0{name}")
+        self._status.listen(1)
+        command = [self._interpreter, "-m", "controllers.launch"]
+        command += ["--program", str(self._program.absolute()), "--status", f"@{name}"]
+        command += ["--listen", self._listen, "--parent", str(os.getpid())]
+        path = [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, path))},
+            )
+
+    def wait_listening(self, timeout: float) -> int:
+        """Wait until switches can connect; returns the TCP port. Raises ControllerError."""
+        return int(self._wait_for("listening", timeout)["port"])
+
+    def wait_ready(self, timeout: float) -> dict[str, Any]:
+        """Wait until every switch holds its entries; returns the event. Raises ControllerError."""
+        return self._wait_for("ready", timeout)
+
+    def poll(self) -> list[dict[str, Any]]:
+        """Take in what the child has reported since; returns all events. Never blocks."""
+        self._receive(0.0)
+        return self.events
+
+    @property
+    def running(self) -> bool:
+        """Whether the child runs."""
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def pid(self) -> int:
+        """The child's process id. Raises ControllerError before ``start``."""
+        if self._process is None:
+            raise ControllerError("the controller was not started")
+        return self._process.pid
+
+    def stop(self) -> None:
+        """End the child, in bounded time. Idempotent; what the switches hold stays."""
+        if self._process is not None:
+            self._process.terminate()
+            try:
+                self._process.wait(_STOP_TIMEOUT)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+            self._process = None
+        if self._status is not None:
+            self._status.close()
+            self._status = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def _wait_for(self, wanted: str, timeout: float) -> dict[str, Any]:
+        deadline = time.monotonic() + timeout
+        while True:
+            for event in self.events:
+                if event["event"] == "error":
+                    switch = f"{event['switch']}: " if event.get("switch") else ""
+                    raise ControllerError(f"controller: {switch}{event['text']}")
+                if event["event"] == wanted:
+                    return event
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise ControllerError(
+                    f"controller: not {wanted} after {timeout:g} s ({self._progress()}); "
+                    f"its log is {self._log}"
+                )
+            if not self._receive(left):
+                raise ControllerError(self._last_words())
+
+    def _progress(self) -> str:
+        installed = sorted({e["switch"] for e in self.events if e["event"] == "installed"})
+        return f"switches installed: {', '.join(installed) or 'none'}"
+
+    def _receive(self, timeout: float) -> bool:
+        """Wait for the child to speak and collect its events; False once it has ended."""
+        if self._process is None or self._status is None:
+            raise ControllerError("the controller was not started")
+        status = self._status.fileno()
+        ended = os.pidfd_open(self._process.pid)
+        try:
+            readable, _, _ = select.select([status, ended], [], [], timeout)
+        finally:
+            os.close(ended)
+        if status not in readable:
+            return not readable
+        if self._status.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+            connection, _ = self._status.accept()
+            self._status.close()
+            self._status = connection
+            return True
+        data = self._status.recv(65536)
+        *lines, self._pending = (self._pending + data).split(b"\n")
+        self.events += [json.loads(line) for line in lines]
+        return bool(data)
+
+    def _last_words(self) -> str:
+        assert self._process is not None
+        try:
+            status = self._process.wait(1.0)
+        except subprocess.TimeoutExpired:
+            return f"controller: closed its status socket; its log is {self._log}"
+        lines = self._log.read_text(errors="replace").strip().splitlines()
+        return lines[-1] if lines else f"controller: ended with status {status}"
