@@ -1,0 +1,137 @@
+"""Collectives: proven on sets of contributions, free of races, and right on real numbers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.unit.traffic.lossless import run_lossless
+from traffic.collectives.ring import split
+from traffic.collectives.symbolic import contributions, races, wrong_all_reduce_units
+from traffic.payload import initial_slice
+from traffic.plan import DataType, OpKind, PlanError
+from traffic.schedule import execution_order, match_messages
+from traffic.workloads import create_workload, verify_rank
+
+
+def ring(ranks, elements, channels=1, **fields):
+    chosen = create_workload("ring-all-reduce")
+    size = elements * DataType(fields.get("dtype", "float32")).itemsize
+    parameters = chosen.Parameters(size=size, channels=channels, **fields)
+    return chosen.plan(parameters, world_size=ranks, seed=3)
+
+
+def replace_op(plan, rank, op_id, **changes):
+    ops = [list(ops) for ops in plan.ops]
+    ops[rank][op_id] = replace(ops[rank][op_id], **changes)
+    return replace(plan, ops=tuple(tuple(ops) for ops in ops))
+
+
+@pytest.mark.parametrize("ranks", range(2, 18))
+@pytest.mark.parametrize("extra", [0, 1, -1])
+def test_ring_reduces_everything_everywhere(ranks, extra):
+    elements = 3 * ranks + extra
+    plan = ring(ranks, elements)
+    assert wrong_all_reduce_units(plan, elements * 4) == 0
+    assert races(plan) == []
+
+
+@pytest.mark.parametrize(("ranks", "elements"), [(2, 1), (5, 1), (5, 4), (9, 10), (16, 100)])
+@pytest.mark.parametrize("channels", [1, 2, 3])
+def test_ring_of_few_elements_and_several_channels(ranks, elements, channels):
+    plan = ring(ranks, elements, channels)
+    assert wrong_all_reduce_units(plan, elements * 4) == 0
+    assert races(plan) == []
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 8])
+def test_ring_sends_what_theory_says(ranks):
+    plan = ring(ranks, 8 * ranks)
+    for rank in range(ranks):
+        sent = [op for op in plan.ops[rank] if op.kind is OpKind.SEND]
+        assert len(sent) == 2 * (ranks - 1)
+        assert sum(op.length for op in sent) == 2 * (ranks - 1) * 32
+    assert [(c.source_rank, c.destination_rank) for c in plan.connections] == [
+        (rank, (rank + 1) % ranks) for rank in range(ranks)
+    ]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int32"])
+@pytest.mark.parametrize("reduction", ["sum", "max"])
+@pytest.mark.parametrize("order", range(3))
+def test_ring_on_numbers(dtype, reduction, order):
+    ranks, elements = 5, 333
+    plan = ring(ranks, elements, dtype=dtype, reduction=reduction, channels=2)
+    memories = run_lossless(plan, seed=order)
+    assert [verify_rank(plan, rank, memories[rank]) for rank in range(ranks)] == [0] * ranks
+    data = [initial_slice(plan, rank, 0, plan.parameters.size) for rank in range(ranks)]
+    result = np.frombuffer(memories[0], dtype=dtype, count=elements)
+    if reduction == "max":
+        assert np.array_equal(result, np.max(data, axis=0))
+    elif dtype == "int32":
+        assert np.array_equal(result, np.sum(data, axis=0, dtype=np.int32))
+    else:
+        exact = np.sum([d.astype(np.float64) for d in data], axis=0)
+        assert np.allclose(result, exact, atol=ranks**2 * float(np.finfo(dtype).eps))
+
+
+def test_ring_refuses_parts_of_elements():
+    chosen = create_workload("ring-all-reduce")
+    with pytest.raises(PlanError, match="size: 1001 bytes"):
+        chosen.plan(chosen.Parameters(size=1001), world_size=2, seed=0)
+
+
+def test_split():
+    assert [(c.offset, c.length) for c in split(7, 3, 4, 100)] == [(100, 12), (112, 8), (120, 8)]
+    assert [c.length for c in split(1, 3, 4)] == [4, 0, 0]
+
+
+# that the proof finds mistakes
+
+
+def test_a_missing_reduction_is_found():
+    plan = ring(4, 8)
+    op = next(op for op in plan.ops[2] if op.kind is OpKind.REDUCE)
+    plan = replace_op(plan, 2, op.op_id, kind=OpKind.COPY)
+    assert wrong_all_reduce_units(plan, 32) > 0
+
+
+def test_a_double_contribution_is_found():
+    plan = ring(4, 8)
+    first, second = [op for op in plan.ops[1] if op.kind is OpKind.REDUCE][:2]
+    plan = replace_op(plan, 1, second.op_id, offset=first.offset, source_offset=first.source_offset)
+    assert wrong_all_reduce_units(plan, 32) > 0
+
+
+def test_mixing_different_chunks_is_found():
+    plan = ring(4, 8)
+    op = next(op for op in plan.ops[1] if op.kind is OpKind.REDUCE)
+    plan = replace_op(plan, 1, op.op_id, offset=(op.offset + 8) % 32)
+    with pytest.raises(PlanError, match="different places"):
+        contributions(plan)
+
+
+@pytest.mark.parametrize("kind", [OpKind.REDUCE, OpKind.SEND])
+def test_a_missing_dependency_is_a_race(kind):
+    plan = ring(4, 8)
+    op = next(op for op in plan.ops[1] if op.kind is kind and op.depends_on)
+    assert races(replace_op(plan, 1, op.op_id, depends_on=())) != []
+
+
+def test_a_deadlock_is_found():
+    plan = ring(2, 2)
+    first = next(op for op in plan.ops[0] if op.kind is OpKind.SEND)
+    last = [op for op in plan.ops[0] if op.kind is OpKind.RECEIVE][-1]
+    with pytest.raises(PlanError, match="wait for each other"):
+        execution_order(replace_op(plan, 0, first.op_id, depends_on=(last.op_id,)))
+
+
+def test_unmatched_messages_are_found():
+    plan = ring(2, 2)
+    receive = next(op for op in plan.ops[1] if op.kind is OpKind.RECEIVE)
+    with pytest.raises(PlanError):
+        match_messages(replace_op(plan, 1, receive.op_id, tag=99))
+    with pytest.raises(PlanError, match="tag of another"):
+        match_messages(replace_op(plan, 1, receive.op_id, tag=receive.tag + 1))

@@ -1,0 +1,1 @@
+"""Collective algorithms as schedules, and the proof that a schedule is right."""

@@ -1,0 +1,230 @@
+"""Work as data: which rank sends which bytes to whom over which queue pair, and after what.
+
+A plan is a pure value. Everything random in it (queue pair numbers, initial PSNs, UDP source
+ports, payload) is drawn from its seed alone, so that the same scenario gives the same plan on any
+machine. Offsets and lengths are bytes, times are seconds of emulated time since the start of the
+traffic. ``traffic.executor`` runs one rank of a plan; workloads make plans through PlanBuilder.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+MAX_MESSAGE_BYTES = 2**31
+"""Longest message of an RC or UC queue pair (IBTA specification, 9.7.1)."""
+
+
+class PlanError(ValueError):
+    """A workload does not fit; the message names the field, the value and what is allowed."""
+
+
+class OpKind(StrEnum):
+    """What an operation does."""
+
+    SEND = "send"
+    RECEIVE = "receive"
+    REDUCE = "reduce"
+    COPY = "copy"
+
+
+class Operation(StrEnum):
+    """How a message travels; the names of IBV_WR_* in lower case."""
+
+    WRITE_WITH_IMM = "write-with-imm"
+    WRITE = "write"
+    SEND = "send"
+    SEND_WITH_IMM = "send-with-imm"
+
+    @property
+    def is_write(self) -> bool:
+        """The sender chooses where the bytes go."""
+        return self in (Operation.WRITE, Operation.WRITE_WITH_IMM)
+
+    @property
+    def has_immediate(self) -> bool:
+        """The receiver gets a 32-bit number with the message."""
+        return self in (Operation.WRITE_WITH_IMM, Operation.SEND_WITH_IMM)
+
+    @property
+    def notifies_receiver(self) -> bool:
+        """The message consumes a receive work request and completes it."""
+        return self is not Operation.WRITE
+
+
+class SourcePortPolicy(StrEnum):
+    """Which packets of a NIC share a UDP source port, and thus an ECMP path."""
+
+    PER_QP = "per-qp"
+    PER_PAIR = "per-pair"
+
+
+class DataType(StrEnum):
+    """Element type of the payload; names of numpy's types."""
+
+    UINT8 = "uint8"
+    INT32 = "int32"
+    FLOAT16 = "float16"
+    FLOAT32 = "float32"
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of one element."""
+        return {"uint8": 1, "float16": 2}.get(self.value, 4)
+
+
+class Reduction(StrEnum):
+    """How a REDUCE operation combines two elements."""
+
+    SUM = "sum"
+    MAX = "max"
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """A pair of connected queue pairs; ``source`` is the side that sends the messages.
+
+    ``source_psn`` is the first PSN of the source's send queue, hence rq_psn of the destination;
+    ``destination_psn`` the same for the other direction. ``source_port`` is the UDP source port
+    of requests, ``reverse_source_port`` that of acknowledgements.
+    """
+
+    index: int
+    source_rank: int
+    destination_rank: int
+    source_qp_num: int
+    destination_qp_num: int
+    source_psn: int
+    destination_psn: int
+    source_port: int
+    reverse_source_port: int
+
+
+@dataclass(frozen=True, slots=True)
+class QueuePairPlan:
+    """One end of a connection as its own rank sees it, in the terms of ibv_modify_qp."""
+
+    connection: int
+    rank: int
+    qp_num: int
+    sq_psn: int
+    source_port: int
+    peer_rank: int
+    dest_qp_num: int
+    rq_psn: int
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """The messages that a user sees as one row of results; all on one connection, one way.
+
+    ``start`` is the earliest start of its first message; ``payload_bytes`` counts all messages.
+    """
+
+    index: int
+    connection: int
+    messages: int
+    payload_bytes: int
+    start: float
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """One operation of one rank; ``op_id`` is its index in ``Plan.ops[rank]``.
+
+    ``offset`` and ``length`` name local memory: what a SEND reads, where a RECEIVE's message ends
+    up, what REDUCE and COPY write. ``remote_offset`` is where a SEND lands in the peer's memory,
+    ``source_offset`` is the second operand of REDUCE and the source of COPY. ``tag`` counts the
+    messages of a connection from 0: a SEND carries it as immediate data, and the RECEIVE of the
+    same connection and tag is its other end. An operation may begin once every operation in
+    ``depends_on`` (same rank) is complete and ``start`` has come; RECEIVEs are posted ahead.
+    """
+
+    op_id: int
+    rank: int
+    kind: OpKind
+    offset: int
+    length: int
+    depends_on: tuple[int, ...] = ()
+    start: float = 0.0
+    connection: int = -1
+    flow: int = -1
+    tag: int = 0
+    operation: Operation | None = None
+    remote_offset: int = 0
+    source_offset: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPlan:
+    """A rank's memory: pseudo-random numbers in its first ``initialised`` bytes, then zeros."""
+
+    total: int
+    initialised: int
+
+
+class WorkloadParameters(BaseModel):
+    """Base of every workload's parameters: strict and immutable."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """All work of all ranks. ``ops[rank][op_id]`` is an operation; ``memory[rank]`` its memory."""
+
+    workload: str
+    parameters: WorkloadParameters
+    world_size: int
+    seed: int
+    source_port_policy: SourcePortPolicy
+    dtype: DataType
+    reduction: Reduction
+    memory: tuple[MemoryPlan, ...]
+    connections: tuple[Connection, ...]
+    flows: tuple[Flow, ...]
+    ops: tuple[tuple[Op, ...], ...]
+
+    @property
+    def payload_bytes(self) -> int:
+        """Bytes of all messages, sent once each."""
+        return sum(flow.payload_bytes for flow in self.flows)
+
+    def queue_pairs(self, rank: int) -> Iterator[QueuePairPlan]:
+        """The queue pairs that a rank has to create, in the order of its connections."""
+        for c in self.connections:
+            if c.source_rank == rank:
+                yield QueuePairPlan(
+                    c.index, rank, c.source_qp_num, c.source_psn, c.source_port,
+                    c.destination_rank, c.destination_qp_num, c.destination_psn,
+                )  # fmt: skip
+            elif c.destination_rank == rank:
+                yield QueuePairPlan(
+                    c.index, rank, c.destination_qp_num, c.destination_psn, c.reverse_source_port,
+                    c.source_rank, c.source_qp_num, c.source_psn,
+                )  # fmt: skip
+
+    def plan_hash(self) -> str:
+        """SHA-256, in hex, of everything that the plan fixes, in a canonical form."""
+        digest = hashlib.sha256()
+        for part in self._canonical():
+            digest.update(json.dumps(part, separators=(",", ":"), sort_keys=True).encode())
+            digest.update(b"\n")
+        return digest.hexdigest()
+
+    def _canonical(self) -> Iterator[Any]:
+        yield [
+            self.workload, self.parameters.model_dump(mode="json"), self.world_size, self.seed,
+            self.source_port_policy, self.dtype, self.reduction,
+        ]  # fmt: skip
+        for memory in self.memory:
+            yield [memory.total, memory.initialised]
+        rows: Iterable[Any] = (*self.connections, *self.flows, *(o for r in self.ops for o in r))
+        for row in rows:
+            yield [type(row).__name__, *(getattr(row, name) for name in row.__slots__)]

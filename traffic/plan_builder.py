@@ -1,0 +1,243 @@
+"""Builds plans: collects operations and draws queue pair numbers, PSNs and ports from the seed."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+from traffic.plan import (
+    MAX_MESSAGE_BYTES,
+    Connection,
+    DataType,
+    Flow,
+    MemoryPlan,
+    Op,
+    Operation,
+    OpKind,
+    Plan,
+    PlanError,
+    Reduction,
+    SourcePortPolicy,
+    WorkloadParameters,
+)
+
+UDP_SOURCE_PORT_BASE = 49152
+"""Start of the dynamic port range; RoCEv2 senders stay above it (rxe_qp.c: RXE_ROCE_V2_SPORT)."""
+
+_SOURCE_PORT_MASK = 0x3FFF
+_PSN_MASK = 0xFFFFFF
+_FIRST_QP_NUM = 0x100
+"""Above QP 0 and 1, which the IBTA specification reserves for management."""
+_QP_NUM_SPAN = 0xFFFFFF - _FIRST_QP_NUM
+"""QP number 0xFFFFFF means multicast and is never drawn."""
+
+
+def draw(seed: int, *labels: int | str) -> int:
+    """64 pseudo-random bits that depend on the arguments alone (BLAKE2b of them)."""
+    text = ":".join(str(label) for label in (seed, *labels))
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
+
+
+def draw_uniform(seed: int, *labels: int | str) -> float:
+    """A pseudo-random number in [0, 1) that depends on the arguments alone."""
+    return (draw(seed, *labels) >> 11) * 2.0**-53
+
+
+class PlanBuilder:
+    """Collects the work of a plan and draws the numbers of its queue pairs.
+
+    Raises PlanError for a world of no ranks or a negative seed.
+    """
+
+    def __init__(
+        self,
+        *,
+        workload: str,
+        parameters: WorkloadParameters,
+        world_size: int,
+        seed: int,
+        source_port_policy: SourcePortPolicy = SourcePortPolicy.PER_QP,
+    ) -> None:
+        if world_size < 1:
+            raise PlanError(f"world_size: {world_size} ranks; at least 1")
+        if seed < 0:
+            raise PlanError(f"seed: {seed} is negative; allowed: whole numbers from 0")
+        self.workload = workload
+        self.parameters = parameters
+        self.world_size = world_size
+        self.seed = seed
+        self.source_port_policy = SourcePortPolicy(source_port_policy)
+        self.dtype = DataType.UINT8
+        self.reduction = Reduction.SUM
+        self._memory = [MemoryPlan(0, 0)] * world_size
+        self._connections: list[Connection] = []
+        self._flow_connections: list[int] = []
+        self._tags: list[int] = []
+        self._qp_counts = [0] * world_size
+        self._ops: list[list[Op]] = [[] for _ in range(world_size)]
+
+    def memory(self, rank: int, *, initialised: int, total: int) -> None:
+        """Give a rank its memory, in bytes."""
+        self._memory[rank] = MemoryPlan(total, initialised)
+
+    def connect(self, source: int, destination: int) -> int:
+        """Add a pair of queue pairs between two ranks; returns the connection's index."""
+        if source == destination:
+            raise PlanError(f"rank {source} cannot be connected with itself")
+        seed, index = self.seed, len(self._connections)
+        source_qp, destination_qp = self._next_qp_num(source), self._next_qp_num(destination)
+        self._connections.append(
+            Connection(
+                index=index,
+                source_rank=source,
+                destination_rank=destination,
+                source_qp_num=source_qp,
+                destination_qp_num=destination_qp,
+                source_psn=draw(seed, "psn", source, source_qp) & _PSN_MASK,
+                destination_psn=draw(seed, "psn", destination, destination_qp) & _PSN_MASK,
+                source_port=self._source_port(source, source_qp, destination),
+                reverse_source_port=self._source_port(destination, destination_qp, source),
+            )
+        )
+        self._tags.append(0)
+        return index
+
+    def flow(self, connection: int) -> int:
+        """Add a flow on a connection; returns its index. Messages fill in its size and start."""
+        self._flow_connections.append(connection)
+        return len(self._flow_connections) - 1
+
+    def message(
+        self,
+        flow: int,
+        *,
+        operation: Operation,
+        length: int,
+        offset: int,
+        remote_offset: int,
+        depends_on: Sequence[int] = (),
+        start: float = 0.0,
+    ) -> tuple[int, int | None]:
+        """Add one message of a flow: its SEND and, unless the verb tells nobody, its RECEIVE.
+
+        ``depends_on`` holds for the SEND. Returns the SEND's op_id at the source and the
+        RECEIVE's at the destination (None without one). Raises PlanError for a bad length.
+        """
+        if not 0 < length <= MAX_MESSAGE_BYTES:
+            raise PlanError(f"a message of {length} bytes; allowed: 1 to {MAX_MESSAGE_BYTES}")
+        connection = self._connections[self._flow_connections[flow]]
+        tag = self._tags[connection.index]
+        self._tags[connection.index] += 1
+        send = self._add(
+            connection.source_rank,
+            OpKind.SEND,
+            offset=offset,
+            length=length,
+            depends_on=tuple(depends_on),
+            start=start,
+            connection=connection.index,
+            flow=flow,
+            tag=tag,
+            operation=operation,
+            remote_offset=remote_offset,
+        )
+        if not operation.notifies_receiver:
+            return send, None
+        receive = self._add(
+            connection.destination_rank,
+            OpKind.RECEIVE,
+            offset=remote_offset,
+            length=length,
+            connection=connection.index,
+            flow=flow,
+            tag=tag,
+            operation=operation,
+        )
+        return send, receive
+
+    def reduce(
+        self, rank: int, *, offset: int, source_offset: int, length: int, depends_on: Sequence[int]
+    ) -> int:
+        """Add ``memory[offset] = memory[offset] <reduction> memory[source_offset]``."""
+        return self._add(
+            rank, OpKind.REDUCE, offset=offset, length=length, source_offset=source_offset,
+            depends_on=tuple(depends_on),
+        )  # fmt: skip
+
+    def copy(
+        self,
+        rank: int,
+        *,
+        offset: int,
+        source_offset: int,
+        length: int,
+        depends_on: Sequence[int] = (),
+    ) -> int:
+        """Add ``memory[offset] = memory[source_offset]``."""
+        return self._add(
+            rank, OpKind.COPY, offset=offset, length=length, source_offset=source_offset,
+            depends_on=tuple(depends_on),
+        )  # fmt: skip
+
+    def build(self) -> Plan:
+        """The finished plan. Raises PlanError for an empty flow or a memory overrun."""
+        self._check_memory()
+        return Plan(
+            workload=self.workload,
+            parameters=self.parameters,
+            world_size=self.world_size,
+            seed=self.seed,
+            source_port_policy=self.source_port_policy,
+            dtype=self.dtype,
+            reduction=self.reduction,
+            memory=tuple(self._memory),
+            connections=tuple(self._connections),
+            flows=self._flows(),
+            ops=tuple(tuple(ops) for ops in self._ops),
+        )
+
+    def _add(self, rank: int, kind: OpKind, **fields: Any) -> int:
+        op_id = len(self._ops[rank])
+        self._ops[rank].append(Op(op_id=op_id, rank=rank, kind=kind, **fields))
+        return op_id
+
+    def _next_qp_num(self, rank: int) -> int:
+        # Adapters hand out numbers in sequence; only where the sequence begins is drawn.
+        first = draw(self.seed, "qp_num", rank)
+        number = _FIRST_QP_NUM + (first + self._qp_counts[rank]) % _QP_NUM_SPAN
+        self._qp_counts[rank] += 1
+        return number
+
+    def _source_port(self, rank: int, qp_num: int, peer: int) -> int:
+        if self.source_port_policy is SourcePortPolicy.PER_PAIR:
+            bits = draw(self.seed, "port", "pair", rank, peer)
+        else:
+            bits = draw(self.seed, "port", "qp", rank, qp_num)
+        return UDP_SOURCE_PORT_BASE + (bits & _SOURCE_PORT_MASK)
+
+    def _flows(self) -> tuple[Flow, ...]:
+        count = len(self._flow_connections)
+        messages, payload, start = [0] * count, [0] * count, [float("inf")] * count
+        for op in (op for ops in self._ops for op in ops if op.kind is OpKind.SEND):
+            messages[op.flow] += 1
+            payload[op.flow] += op.length
+            start[op.flow] = min(start[op.flow], op.start)
+        if 0 in messages:
+            raise PlanError(f"flow {messages.index(0)} has no messages")
+        return tuple(
+            Flow(i, self._flow_connections[i], messages[i], payload[i], start[i])
+            for i in range(count)
+        )
+
+    def _check_memory(self) -> None:
+        for op in (op for ops in self._ops for op in ops):
+            limit = self._memory[op.rank].total
+            ends = [op.offset, op.source_offset if op.kind in (OpKind.REDUCE, OpKind.COPY) else 0]
+            if min(ends) < 0 or max(ends) + op.length > limit:
+                raise PlanError(f"{op} leaves the {limit} bytes of memory of rank {op.rank}")
+            if op.kind is not OpKind.SEND:
+                continue
+            peer = self._connections[op.connection].destination_rank
+            if not 0 <= op.remote_offset <= self._memory[peer].total - op.length:
+                raise PlanError(f"{op} leaves the memory of rank {peer}")

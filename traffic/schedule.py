@@ -1,0 +1,68 @@
+"""The graph of a plan's operations across ranks: who matches whom, and an order that works."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from traffic.plan import OpKind, Plan, PlanError
+
+OpKey = tuple[int, int]
+"""(rank, op_id)"""
+
+
+def match_messages(plan: Plan) -> dict[OpKey, OpKey]:
+    """The SEND of each RECEIVE. Raises PlanError when either has no or several other ends."""
+    sends: dict[tuple[int, int], OpKey] = {}
+    receives: dict[tuple[int, int], OpKey] = {}
+    for ops in plan.ops:
+        for op in ops:
+            side = {OpKind.SEND: sends, OpKind.RECEIVE: receives}.get(op.kind)
+            if side is None:
+                continue
+            connection = plan.connections[op.connection]
+            ends = connection.source_rank, connection.destination_rank
+            if op.rank != ends[op.kind is OpKind.RECEIVE]:
+                raise PlanError(f"{op} is on a connection of ranks {ends}")
+            if (op.connection, op.tag) in side:
+                raise PlanError(f"{op} has the tag of another {op.kind}")
+            side[op.connection, op.tag] = op.rank, op.op_id
+    for message, (rank, op_id) in sends.items():
+        operation = plan.ops[rank][op_id].operation
+        notifies = operation is not None and operation.notifies_receiver
+        if notifies != (message in receives):
+            raise PlanError(f"tag {message[1]} of connection {message[0]}: SEND without RECEIVE")
+    if not receives.keys() <= sends.keys():
+        raise PlanError(f"RECEIVE without SEND: {min(receives.keys() - sends.keys())}")
+    return {receives[message]: sends[message] for message in receives}
+
+
+def execution_order(plan: Plan) -> list[OpKey]:
+    """All operations in an order in which they can complete.
+
+    A RECEIVE comes after its SEND. Raises PlanError when operations wait for each other.
+    """
+    partner = match_messages(plan)
+    unmet: dict[OpKey, int] = {}
+    dependents: dict[OpKey, list[OpKey]] = {}
+    for rank, ops in enumerate(plan.ops):
+        for op in ops:
+            key = rank, op.op_id
+            needed = [(rank, other) for other in set(op.depends_on)]
+            if key in partner:
+                needed.append(partner[key])
+            unmet[key] = len(needed)
+            for other in needed:
+                dependents.setdefault(other, []).append(key)
+    ready = deque(key for key, count in unmet.items() if count == 0)
+    order: list[OpKey] = []
+    while ready:
+        key = ready.popleft()
+        order.append(key)
+        for dependent in dependents.get(key, ()):
+            unmet[dependent] -= 1
+            if unmet[dependent] == 0:
+                ready.append(dependent)
+    if len(order) != len(unmet):
+        stuck = min(key for key, count in unmet.items() if count)
+        raise PlanError(f"operations wait for each other: {plan.ops[stuck[0]][stuck[1]]}")
+    return order

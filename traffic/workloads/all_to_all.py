@@ -1,0 +1,69 @@
+"""All-to-all: every rank sends a different message to every other rank.
+
+Rank r sends to r + 1, r + 2, ... so that at any time each rank is the target of one sender only,
+as long as all keep pace.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import Field
+
+from traffic.plan import Operation, Plan, PlanError, WorkloadParameters
+from traffic.plan_builder import PlanBuilder
+from traffic.workloads.base import MessageSize, Reference, Workload, register_workload
+
+
+class AllToAllParameters(WorkloadParameters):
+    """How much, and how many at once."""
+
+    message_size: MessageSize = Field(2**20, description="bytes from each rank to each other one")
+    window: int | None = Field(
+        None, ge=1, description="messages that a rank has outstanding at once; default: all"
+    )
+    operation: Operation = Field(
+        Operation.WRITE_WITH_IMM, description="verb that carries the messages"
+    )
+
+
+@register_workload
+class AllToAll(Workload):
+    """n(n - 1) flows of one message each, every one on its own connection."""
+
+    name = "all-to-all"
+    Parameters = AllToAllParameters
+
+    def fill(self, builder: PlanBuilder, parameters: Any) -> None:
+        """Give every rank a send buffer of n blocks, then a receive buffer of n blocks.
+
+        Block d of rank r's send buffer ends up as block r of rank d's receive buffer.
+        """
+        p: AllToAllParameters = parameters
+        ranks, size = builder.world_size, p.message_size
+        if ranks < 2:
+            raise PlanError(f"world_size: all-to-all needs 2 ranks or more, not {ranks}")
+        sends: list[list[int]] = [[] for _ in range(ranks)]
+        for rank in range(ranks):
+            builder.memory(rank, initialised=ranks * size, total=2 * ranks * size)
+            builder.copy(rank, offset=(ranks + rank) * size, source_offset=rank * size, length=size)
+        for distance in range(1, ranks):
+            for rank in range(ranks):
+                destination = (rank + distance) % ranks
+                earlier = sends[rank]
+                blocked = p.window is not None and len(earlier) >= p.window
+                send, _ = builder.message(
+                    builder.flow(builder.connect(rank, destination)),
+                    operation=p.operation,
+                    length=size,
+                    offset=destination * size,
+                    remote_offset=(ranks + rank) * size,
+                    depends_on=[earlier[-(p.window or 1)]] if blocked else [],
+                )
+                earlier.append(send)
+
+    def reference(self, plan: Plan) -> Reference:
+        """S is a rank's whole buffer, its own block included; the factor is (n - 1) / n."""
+        ranks = plan.world_size
+        size = plan.payload_bytes // (ranks - 1)
+        return Reference(plan.payload_bytes, size, (ranks - 1) / ranks)

@@ -1,0 +1,120 @@
+"""The workload interface, its registry, and the parameter types that workloads share."""
+
+from __future__ import annotations
+
+import abc
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
+
+from pydantic import Field
+
+from testbed.units import Size
+from traffic.payload import verify_messages
+from traffic.plan import MAX_MESSAGE_BYTES, Plan, SourcePortPolicy, WorkloadParameters
+from traffic.plan_builder import PlanBuilder
+
+MessageSize = Annotated[Size, Field(gt=0, le=MAX_MESSAGE_BYTES)]
+"""Bytes of one message: at least 1, at most what a queue pair can send at once."""
+
+
+RECEIVE_MEMORY_TARGET = 64 * 2**20
+"""Bytes of receive memory of a rank beyond which messages of one flow reuse their place."""
+
+
+def receive_slots(messages: int, slot_bytes: int) -> int:
+    """How many of a flow's messages get a place of their own; at least one, at most all.
+
+    ``slot_bytes`` is what one more slot costs the receiving rank, over all flows. Message i uses
+    slot i modulo the result, at both ends, so that a reused place gets the same bytes again.
+    """
+    return max(1, min(messages, RECEIVE_MEMORY_TARGET // slot_bytes))
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """What a workload moves, for rates.
+
+    ``payload_bytes`` counts every message once. ``size_bytes`` is S and ``bus_factor`` the factor
+    of nccl-tests (doc/PERFORMANCE.md): algbw = S / t, busbw = algbw x factor.
+    """
+
+    payload_bytes: int
+    size_bytes: int
+    bus_factor: float
+
+
+class Workload(abc.ABC):
+    """A pattern of traffic: turns parameters into a plan, and knows what must come out of it."""
+
+    name: ClassVar[str]
+    Parameters: ClassVar[type[WorkloadParameters]]
+
+    @abc.abstractmethod
+    def fill(self, builder: PlanBuilder, parameters: Any) -> None:
+        """Add all memory, connections, flows and operations to the builder.
+
+        Raises PlanError when the parameters do not fit the builder's world size.
+        """
+
+    @abc.abstractmethod
+    def reference(self, plan: Plan) -> Reference:
+        """The sizes that rates are computed from."""
+
+    def plan(
+        self,
+        parameters: WorkloadParameters,
+        *,
+        world_size: int,
+        seed: int,
+        source_port_policy: SourcePortPolicy = SourcePortPolicy.PER_QP,
+    ) -> Plan:
+        """The plan of this workload; equal arguments give equal plans. Raises PlanError."""
+        builder = PlanBuilder(
+            workload=self.name,
+            parameters=parameters,
+            world_size=world_size,
+            seed=seed,
+            source_port_policy=source_port_policy,
+        )
+        self.fill(builder, parameters)
+        return builder.build()
+
+    def verify(self, plan: Plan, rank: int, memory: Any) -> int:
+        """Number of wrong elements of ``plan.dtype`` in a rank's memory after the traffic."""
+        return verify_messages(plan, rank, memory)
+
+
+_workloads: dict[str, type[Workload]] = {}
+
+
+def register_workload(cls: type[Workload]) -> type[Workload]:
+    """Class decorator: make a workload available under its name."""
+    if cls.name in _workloads:
+        raise ValueError(f"workload {cls.name!r} is registered twice")
+    _workloads[cls.name] = cls
+    return cls
+
+
+def workload_names() -> list[str]:
+    """Names of all workloads, sorted."""
+    return sorted(_workloads)
+
+
+def workload_class(name: str) -> type[Workload]:
+    """The workload class of that name. Raises ValueError that lists the allowed names."""
+    if name not in _workloads:
+        raise ValueError(f"unknown workload {name!r}; allowed: {', '.join(workload_names())}")
+    return _workloads[name]
+
+
+def create_workload(name: str) -> Workload:
+    """A workload by name. Raises ValueError that lists the allowed names."""
+    return workload_class(name)()
+
+
+def verify_rank(plan: Plan, rank: int, memory: Any) -> int:
+    """Number of wrong elements in a rank's memory after the plan's traffic; 0 is right.
+
+    Compared bit for bit. ``memory`` is any buffer of the rank's bytes.
+    """
+    return create_workload(plan.workload).verify(plan, rank, memory)
