@@ -89,7 +89,8 @@ class ControllerProcess:
 
     def poll(self) -> list[dict[str, Any]]:
         """Take in what the child has reported since; returns all events. Never blocks."""
-        self._receive(0.0)
+        while self._receive(0.0):
+            pass
         return self.events
 
     @property
@@ -140,15 +141,18 @@ class ControllerProcess:
                     f"controller: not {wanted} after {timeout:g} s ({self._progress()}); "
                     f"its log is {self._log}"
                 )
-            if not self._receive(left):
+            if self._receive(left) is False:
                 raise ControllerError(self._last_words())
 
     def _progress(self) -> str:
         installed = sorted({e["switch"] for e in self.events if e["event"] == "installed"})
         return f"switches installed: {', '.join(installed) or 'none'}"
 
-    def _receive(self, timeout: float) -> bool:
-        """Wait for the child to speak and collect its events; False once it has ended."""
+    def _receive(self, timeout: float) -> bool | None:
+        """Collect what the child reports within ``timeout``.
+
+        True if something came, None if nothing did, False once the child has ended.
+        """
         if self._process is None or self._status is None:
             raise ControllerError("the controller was not started")
         status = self._status.fileno()
@@ -158,7 +162,7 @@ class ControllerProcess:
         finally:
             os.close(ended)
         if status not in readable:
-            return not readable
+            return False if readable else None
         if self._status.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
             connection, _ = self._status.accept()
             self._status.close()

@@ -28,14 +28,11 @@ def choose(requested: str | None) -> str:
 
 
 def _level_ryu() -> None:
-    """Give Ryu 4.34 (2020) what newer Python and eventlet took away."""
-    import inspect
+    """Give Ryu 4.34 (2020) the name that ryu.app.wsgi imports and eventlet 0.30.3 removed.
 
-    # Python 3.11 removed getargspec; Ryu's StringifyMixin calls it with plain constructors.
-    if not hasattr(inspect, "getargspec"):
-        inspect.getargspec = inspect.getfullargspec  # type: ignore[attr-defined]
+    Our own application serves no HTTP, but one loaded beside it may (ryu issue 169).
+    """
     wsgi: Any = importlib.import_module("eventlet.wsgi")
-    # eventlet 0.30.3 moved the sentinel to a private name (ryu issue 169).
     if not hasattr(wsgi, "ALREADY_HANDLED"):
         wsgi.ALREADY_HANDLED = object()
 
