@@ -6,7 +6,7 @@ went missing when that one does not close:
 
 - each port: enqueued = dequeued + queue depth, in packets and bytes;
 - each switch: what arrived over its links = what was offered to its ports (enqueued + dropped);
-- each NIC: what left the last port = what the NIC received; what queue pairs handed down = sent.
+- each NIC: queue pairs' packets = the NIC's = its transmit queue's; arrived = received.
 
 Pure: counters in, ledger out. All bytes are frame bytes from the Ethernet header to the ICRC. Only
 ports are balanced in bytes: between ports the fabric's label tag adds to a frame and goes again.
@@ -63,9 +63,11 @@ ReasonCounts = Mapping[str, ClassCounts]
 
 @dataclass(frozen=True)
 class PortCounters:
-    """What one switch port saw; ``peer`` is the interface at the other end of its link.
+    """What one port's queue saw; ``peer`` is the interface at the other end of its link.
 
     ``enqueued`` leaves out what the port dropped on arrival. ``dequeued`` is what left the queue.
+    ``depth`` must be known from elsewhere (the qdisc's backlog), not as the difference of the two:
+    then a frame that the kernel lost between them stays unexplained, as it should.
     """
 
     interface: str
@@ -161,7 +163,10 @@ class Ledger(_Frozen):
 
 
 def build_ledger(nics: Iterable[NicCounters], ports: Iterable[PortCounters]) -> Ledger:
-    """Account for every packet. ``ports`` are the switches' ports, ``nics`` all NIC interfaces."""
+    """Account for every packet. ``nics`` are all NIC interfaces, ``ports`` all switch ports.
+
+    ``ports`` may include the NICs' own transmit queues, under the NIC interface's name.
+    """
     nics, ports = list(nics), list(ports)
     rows = _rows(nics, ports)
     accounts = [
@@ -277,13 +282,17 @@ def _port_checks(ports: list[PortCounters]) -> list[LedgerCheck]:
 
 def _switch_checks(nics: list[NicCounters], ports: list[PortCounters]) -> list[LedgerCheck]:
     """What arrived over a switch's links was offered to its ports."""
+    queued_nics = {port.interface for port in ports}
     arrived: Counter[str] = Counter()
     offered: Counter[str] = Counter()
+    nic_names = {nic.interface for nic in nics}
     for port in ports:
         arrived[port.peer_node] += port.dequeued.packets
-        offered[port.node] += (port.enqueued + total_of_reasons(port.dropped)).packets
+        if port.interface not in nic_names:
+            offered[port.node] += _offered(port).packets
     for nic in nics:
-        arrived[nic.peer_node] += (total(nic.sent) - total_of_reasons(nic.send_dropped)).packets
+        if nic.interface not in queued_nics:
+            arrived[nic.peer_node] += _on_wire(nic).packets
     return [
         _check("arrived = offered to ports", node, "packets", arrived[node], offered[node])
         for node in sorted(offered)
@@ -291,23 +300,32 @@ def _switch_checks(nics: list[NicCounters], ports: list[PortCounters]) -> list[L
 
 
 def _nic_checks(nics: list[NicCounters], ports: list[PortCounters]) -> list[LedgerCheck]:
-    """What left the last port reached the NIC; what queue pairs handed down was sent."""
+    """Queue pairs' packets = the NIC's = its queue's; what its link brought, it received."""
+    own_port = {port.interface: port for port in ports}
     last_port = {port.peer: port for port in ports}
     checks = []
     for nic in nics:
-        received = total(nic.delivered) + total_of_reasons(nic.receive_dropped) + total(nic.held)
-        port = last_port.get(nic.interface)
-        if port is not None:
-            left = port.dequeued.packets
-            checks.append(
-                _check("dequeued = received", nic.interface, "packets", left, received.packets)
-            )
+        sums = []
         if nic.queue_pair_sent is not None:
-            left, right = nic.queue_pair_sent, total(nic.sent).packets
-            checks.append(
-                _check("queue pairs sent = NIC sent", nic.interface, "packets", left, right)
-            )
+            sent = total(nic.sent).packets
+            sums.append(("sent by queue pairs = sent by NIC", nic.queue_pair_sent, sent))
+        if (own := own_port.get(nic.interface)) is not None:
+            offered = _offered(own).packets
+            sums.append(("sent by NIC = offered to its queue", _on_wire(nic).packets, offered))
+        if (last := last_port.get(nic.interface)) is not None:
+            received = total(nic.delivered) + total_of_reasons(nic.receive_dropped)
+            received += total(nic.held)
+            sums.append(("arrived = received by NIC", last.dequeued.packets, received.packets))
+        checks += [_check(name, nic.interface, "packets", a, b) for name, a, b in sums]
     return checks
+
+
+def _offered(port: PortCounters) -> Count:
+    return port.enqueued + total_of_reasons(port.dropped)
+
+
+def _on_wire(nic: NicCounters) -> Count:
+    return total(nic.sent) - total_of_reasons(nic.send_dropped)
 
 
 def _check(

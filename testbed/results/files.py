@@ -50,7 +50,7 @@ def write_text(path: Path, text: str) -> None:
 def write_result(run_dir: Path, result: RunResult) -> Path:
     """Write ``result.json`` and return its path."""
     path = run_dir / RESULT_FILE
-    write_text(path, result.model_dump_json(indent=1) + "\n")
+    write_text(path, result.model_dump_json() + "\n")
     return path
 
 

@@ -125,15 +125,15 @@ METRICS: dict[str, MetricInfo] = {
     ),
     "dropped_packets": MetricInfo(
         "packets",
-        "dropped at switch ports",
+        "dropped anywhere for a known reason",
         "lower",
-        lambda v: sum(sum(port.dropped_packets.values()) for port in v.ports),
+        lambda v: sum(row.packets for row in v.ledger.rows if row.fate == "dropped"),
     ),
     "dropped_bytes": MetricInfo(
         "B",
-        "frame bytes dropped at switch ports",
+        "bytes of the dropped frames",
         "lower",
-        lambda v: sum(sum(port.dropped_bytes.values()) for port in v.ports),
+        lambda v: sum(row.bytes for row in v.ledger.rows if row.fate == "dropped"),
     ),
     "retransmitted_packets": MetricInfo(
         "packets",

@@ -1,0 +1,137 @@
+"""Findings: one sentence per chart, computed from the results it shows.
+
+A sentence names a difference only where there is one: values within ``TIE`` of each other are
+called equal, and a missing value is said to be missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from testbed.report.quantities import format_quantity, plural, three_digits
+from testbed.results import PortResult, RunResult, VariantResult
+
+TIE = 0.01
+"""Relative difference up to which two values count as equal; below what one run can tell."""
+
+FULL_SLACK = 4300
+"""A port whose peak is within a largest frame (bytes) of its limit was full."""
+
+
+def comparison_finding(result: RunResult) -> str:
+    """Who finishes first and what each variant sends again."""
+    names = [variant.name for variant in result.variants]
+    times = [_number(variant, "completion_time_max") for variant in result.variants]
+    if len(names) == 1:
+        drops = int(_number(result.variants[0], "dropped_packets") or 0)
+        again = _number(result.variants[0], "retransmitted_bytes")
+        return (
+            f"The slowest flow of {names[0]} takes {format_quantity(times[0], 's')}; the fabric "
+            f"drops {plural(drops, 'packet')} and {format_quantity(again, 'B')} are sent again"
+        )
+    resent = [_number(variant, "retransmitted_bytes") for variant in result.variants]
+    return (
+        f"{_contrast('The slowest flow takes', names, times, 's')}; "
+        f"{_contrast('sent again are', names, resent, 'B')}"
+    )
+
+
+def queue_finding(result: RunResult) -> str:
+    """Where the deepest queue was, and whether it was full."""
+    deepest = [(variant, _deepest_port(variant)) for variant in result.variants]
+    parts = []
+    for variant, port in deepest:
+        if port is None:
+            parts.append((variant.name, "", "no packet waited in any port"))
+        elif _is_full(port):
+            limit = format_quantity(port.limit, "B")
+            parts.append((variant.name, port.interface, f"fills to its limit of {limit}"))
+        else:
+            of = "" if port.limit is None else f" of {format_quantity(port.limit, 'B')}"
+            peak = format_quantity(port.max_depth, "B")
+            parts.append((variant.name, port.interface, f"peaks at {peak}{of}"))
+    if len({(interface, what) for _, interface, what in parts}) == 1:
+        _, interface, what = parts[0]
+        everywhere = "" if len(parts) == 1 else f" in {_all_of(len(parts))} variants"
+        return f"{_subject(interface)}{what}{everywhere}".strip()
+    sentence = "; ".join(f"{_subject(interface)}{what} ({name})" for name, interface, what in parts)
+    return sentence[:1].upper() + sentence[1:]
+
+
+def psn_finding(result: RunResult) -> str:
+    """How many packets of the traced queue pair were lost and how many were sent again."""
+    parts = []
+    for variant in result.variants:
+        if variant.psn_trace is None:
+            continue
+        events = variant.psn_trace.events
+        lost, resent = events.count("drop"), events.count("resend")
+        timeouts = events.count("timeout")
+        waits = f" and {plural(timeouts, 'timeout')}" if timeouts else ""
+        parts.append(f"{variant.name} sends {resent:,} again for {lost:,} lost{waits}")
+    if not parts:
+        return "No queue pair was traced"
+    return "Of one QP's packets, " + "; ".join(parts)
+
+
+def completion_finding(result: RunResult) -> str:
+    """How completion times compare between the variants, median and slowest."""
+    names = [variant.name for variant in result.variants]
+    medians = [_number(variant, "completion_time_median") for variant in result.variants]
+    slowest = [_number(variant, "completion_time_max") for variant in result.variants]
+    if len(names) == 1:
+        return (
+            f"Half of the flows finish within {format_quantity(medians[0], 's')}, "
+            f"the last within {format_quantity(slowest[0], 's')}"
+        )
+    return (
+        f"{_contrast('The median flow takes', names, medians, 's')}; "
+        f"{_contrast('the slowest takes', names, slowest, 's')}"
+    )
+
+
+def _contrast(subject: str, names: Sequence[str], values: Sequence[float | None], unit: str) -> str:
+    """ "<subject> 1.20 ms with a and 3.00 ms (2.50×) with b"; ties and gaps are told as such."""
+    known = [(v, n) for v, n in zip(values, names, strict=True) if v is not None]
+    unknown = [n for v, n in zip(values, names, strict=True) if v is None]
+    missing = f" (none with {', '.join(unknown)})" if unknown else ""
+    if not known:
+        return f"{subject} nothing measurable in any variant"
+    (low, low_name), (high, high_name) = min(known), max(known)
+    low_text, high_text = format_quantity(low, unit), format_quantity(high, unit)
+    if is_tie(low, high):
+        group = known[0][1] if len(known) == 1 else _all_of(len(known))
+        return f"{subject} {low_text} with {group}{missing}"
+    ratio = f" ({three_digits(high / low)}×)" if low else ""
+    between = "between " if len(known) > 2 else ""
+    return (
+        f"{subject} {between}{low_text} with {low_name} and "
+        f"{high_text}{ratio} with {high_name}{missing}"
+    )
+
+
+def is_tie(a: float, b: float) -> bool:
+    """Whether two values are too close to call."""
+    return abs(a - b) <= TIE * max(abs(a), abs(b))
+
+
+def _number(variant: VariantResult, metric: str) -> float | None:
+    value = variant.metrics.get(metric)
+    return float(value) if isinstance(value, (int, float)) else None
+
+
+def _deepest_port(variant: VariantResult) -> PortResult | None:
+    port = max(variant.ports, key=lambda p: p.max_depth, default=None)
+    return port if port is not None and port.max_depth > 0 else None
+
+
+def _is_full(port: PortResult) -> bool:
+    return port.limit is not None and port.max_depth + FULL_SLACK > port.limit
+
+
+def _all_of(count: int) -> str:
+    return "both" if count == 2 else f"all {count}"
+
+
+def _subject(interface: str) -> str:
+    return f"The queue of {interface} " if interface else ""
