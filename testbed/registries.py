@@ -44,11 +44,12 @@ def workload(name: str) -> Workload:
     return create_workload(name)
 
 
-def recovery_names() -> list[str]:
-    """Names of the loss recovery schemes of reliable queue pairs."""
+def recovery_names(transport: str) -> list[str]:
+    """Names of the loss recovery schemes for a transport, "rc" or "uc"."""
     from traffic.recovery import recovery_names as names
+    from traffic.verbs import QpType
 
-    return sorted(names())
+    return names(QpType[transport.upper()])
 
 
 def metric_names() -> list[str]:

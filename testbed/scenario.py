@@ -68,14 +68,19 @@ def find_scenario(path_or_name: str | Path) -> Path:
     raise ScenarioError(f"{path_or_name}: there is no such file or scenario; {hint}")
 
 
-def load_scenario(path_or_name: str | Path, overrides: Iterable[str] = ()) -> Scenario:
+def load_scenario(
+    path_or_name: str | Path, overrides: Iterable[str] = (), *, capture: Iterable[str] = ()
+) -> Scenario:
     """Read a scenario, apply ``FIELD=VALUE`` overrides, validate it and plan each of its variants.
 
-    Raises ScenarioError.
+    ``capture`` names interfaces to record besides those in the file. Raises ScenarioError.
     """
     path = find_scenario(path_or_name)
     try:
         document = apply_overrides(read_mapping(path), dict(map(parse_assignment, overrides)))
+        if extra := list(capture):
+            listed = document.get("capture") or []
+            document["capture"] = [*listed, *extra] if isinstance(listed, list) else listed
         scenario = _validate(document)
         _check(scenario)
     except (StrictYamlError, OverrideError, ScenarioError) as error:

@@ -225,28 +225,22 @@ class Nic(Section):
         description="what the UDP source port, and with it an ECMP path, depends on",
     )
 
-    @field_validator("recovery")
-    @classmethod
-    def _registered(cls, value: str | None) -> str | None:
-        if value is not None:
-            names = {*registries.recovery_names(), "none"}
-            if value not in names:
-                raise ValueError(f"{value!r} is not known; {suggestion(value, names)}")
-        return value
-
     @model_validator(mode="after")
     def _recovery_of_transport(self) -> Self:
         if self.recovery is None:
             default = "go-back-n" if self.transport == "rc" else "none"
             object.__setattr__(self, "recovery", default)
-        elif (self.recovery == "none") != (self.transport == "uc"):
+            return self
+        names = registries.recovery_names(self.transport)
+        if self.recovery not in names:
             raise PydanticCustomError(
-                "transport_without_recovery",
-                "{recovery} does not go with transport {transport}: rc needs one, uc has none",
+                "unknown_recovery",
+                "{name} is not known for transport {transport}; {hint}",
                 {
                     "field": "recovery",
-                    "recovery": repr(self.recovery),
+                    "name": repr(self.recovery),
                     "transport": self.transport,
+                    "hint": suggestion(self.recovery, names),
                 },
             )
         return self

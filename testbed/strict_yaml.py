@@ -7,6 +7,7 @@ both before anything is built from them, and says in one line what is wrong and 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Hashable
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,10 @@ class StrictYamlError(ValueError):
 
 
 class _Loader(yaml.SafeLoader):
-    """The safe loader, but a key given twice is an error instead of a silent overwrite."""
+    """The safe loader, but a key given twice is an error instead of a silent overwrite.
+
+    And 1e-3 is a number, as in YAML 1.2; PyYAML, which reads YAML 1.1, demands 1.0e-3.
+    """
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         seen: set[str] = set()
@@ -45,6 +49,13 @@ class _Loader(yaml.SafeLoader):
                 )
             seen.add(name)
         return super().construct_mapping(node, deep=deep)
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"^[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)[eE][-+]?[0-9]+$"),
+    list("-+.0123456789"),
+)
 
 
 def read_mapping(path: Path) -> dict[str, Any]:

@@ -1,0 +1,345 @@
+"""`rocelab`, the command line: run | plan | list | report | doctor | shell.
+
+Everything heavy is imported inside the command that needs it, so that `--help` answers at once.
+Errors are one line on standard error; results go to standard output; see ExitStatus for what is
+returned.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from typer.exceptions import TyperException
+
+from testbed.options import ExitStatus, OutputError, RunOptions, create_run_directory
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from testbed.doctor import Check
+    from testbed.progress import ProgressReporter
+    from testbed.schema import Scenario
+
+INTERRUPTED = 130
+"""128 + SIGINT, as shells report it."""
+
+app = typer.Typer(
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="RoCELab: emulates RoCEv2 fabrics for AI training, packet by packet.",
+)
+
+ScenarioArgument = Annotated[
+    str, typer.Argument(metavar="SCENARIO", help="A scenario file, or the name of one.")
+]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="FIELD=VALUE", help="Override a field, e.g. nic.timeout=10."),
+]
+DilationOption = Annotated[
+    str | None,
+    typer.Option(
+        "--dilation", metavar="auto|N", help="Wall seconds per emulated second; auto measures."
+    ),
+]
+VariantOption = Annotated[
+    list[str] | None, typer.Option("--variant", metavar="NAME", help="Only this variant.")
+]
+PcapOption = Annotated[
+    list[str] | None,
+    typer.Option("--pcap", metavar="INTERFACE", help="Record it, e.g. leaf1-spine1."),
+]
+OutputOption = Annotated[Path, typer.Option("--output", metavar="DIRECTORY", help="For results.")]
+QuietOption = Annotated[
+    bool, typer.Option("--quiet", "-q", help="No progress, one line at the end.")
+]
+
+
+class CommandError(Exception):
+    """The command ends here, with one line and a status."""
+
+    def __init__(self, message: str, status: ExitStatus) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+@app.command()
+def run(
+    scenario: ScenarioArgument,
+    set_: SetOption = None,
+    dilation: DilationOption = None,
+    variant: VariantOption = None,
+    pcap: PcapOption = None,
+    output: OutputOption = Path("runs"),
+    quiet: QuietOption = False,
+    json: Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")] = False,
+) -> int:
+    """Run a scenario (needs root) and report.
+
+    Status: 0 expectations met, 1 one failed, 2 bad scenario or usage, 3 result invalid, 4 this
+    machine lacks something.
+    """
+    from testbed.progress import create_progress
+
+    loaded = _load(scenario, set_, dilation, pcap)
+    variants = _choose_variants(loaded, variant)
+    _require_machine()
+    progress = create_progress(sys.stderr, quiet=quiet or json)
+    directory = _run_directory(output, loaded.name)
+    options = RunOptions(directory=directory, variants=variants)
+    status = _isolated(lambda: _run_inside(loaded, options, progress), directory)
+    _print_outcome(directory, status, quiet=quiet, as_json=json)
+    return status
+
+
+@app.command()
+def plan(
+    scenario: ScenarioArgument,
+    set_: SetOption = None,
+    dilation: DilationOption = None,
+) -> int:
+    """Show what a scenario would do: fabric, addresses, flows, paths, bounds. Needs no root."""
+    from testbed.plan_view import print_plan
+
+    print_plan(_load(scenario, set_, dilation, None), _console())
+    return ExitStatus.OK
+
+
+@app.command("list")
+def list_() -> int:
+    """List scenarios, and the strategies that they can name."""
+    from testbed import registries
+    from testbed.scenario import ScenarioError, load_scenario, scenario_files
+
+    for name, path in scenario_files().items():
+        try:
+            description = load_scenario(path).description.strip().splitlines()
+            print(f"{name:<18} {description[0] if description else ''}")
+        except ScenarioError as error:
+            print(f"{name:<18} cannot be run: {error}")
+    print()
+    for what, names in (
+        ("topologies", registries.topology_parameters()),
+        ("routing schemes", registries.scheme_parameters()),
+        ("workloads", registries.workload_parameters()),
+        ("recovery of rc", registries.recovery_names("rc")),
+    ):
+        print(f"{what:<18} {', '.join(sorted(names))}")
+    return ExitStatus.OK
+
+
+@app.command()
+def report(
+    run_directory: Annotated[Path, typer.Argument(metavar="RUN_DIRECTORY", help="Of a run.")],
+) -> int:
+    """Build report.html and its charts again from a run's result.json."""
+    from testbed.report import write_report
+    from testbed.results import ResultError, read_result
+
+    try:
+        path = write_report(read_result(run_directory), run_directory)
+    except ResultError as error:
+        raise CommandError(str(error), ExitStatus.USAGE) from error
+    except OSError as error:
+        raise CommandError(f"{run_directory}: {error.strerror}", ExitStatus.USAGE) from error
+    print(path)
+    return ExitStatus.OK
+
+
+@app.command()
+def doctor() -> int:
+    """Show what this machine can do, what it lacks and the command that mends it."""
+    from testbed.doctor import State, examine
+
+    checks = examine()
+    _print_checks(checks, _console())
+    lacking = any(check.critical and check.state is State.MISSING for check in checks)
+    return ExitStatus.MACHINE if lacking else ExitStatus.OK
+
+
+@app.command()
+def shell(
+    scenario: ScenarioArgument,
+    set_: SetOption = None,
+    dilation: DilationOption = None,
+    output: OutputOption = Path("runs"),
+) -> int:
+    """Build a scenario's fabric and open Mininet's command line on it (needs root)."""
+    from testbed.progress import create_progress
+
+    loaded = _load(scenario, set_, dilation, None)
+    _require_machine()
+    progress = create_progress(sys.stderr, quiet=False)
+    directory = _run_directory(output, f"{loaded.name}-shell")
+    options = RunOptions(directory=directory, variants=_choose_variants(loaded, None)[:1])
+    return _isolated(lambda: _shell_inside(loaded, options, progress), directory)
+
+
+def main() -> None:
+    """Entry point of the `rocelab` command."""
+    sys.exit(invoke(sys.argv[1:]))
+
+
+def invoke(arguments: Sequence[str]) -> int:
+    """Run a command line; returns the exit status and lets no exception out."""
+    try:
+        # Without standalone mode a command's return value, or an Exit's code, comes back.
+        status = app(args=list(arguments) or ["--help"], prog_name="rocelab", standalone_mode=False)
+        sys.stdout.flush()
+        return int(status or 0)
+    except CommandError as error:
+        return _complain(str(error), error.status)
+    except TyperException as error:
+        return _complain(error.format_message(), ExitStatus.USAGE)
+    except (typer.Abort, KeyboardInterrupt):
+        return _complain("interrupted", INTERRUPTED)
+    except BrokenPipeError:
+        # whoever read our output has left; give the interpreter nothing to flush at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return ExitStatus.OK
+
+
+def _complain(message: str, status: int) -> int:
+    print(f"rocelab: {' '.join(message.split())}", file=sys.stderr)
+    return int(status)
+
+
+def _console() -> Console:
+    from rich.console import Console
+
+    return Console(highlight=False)
+
+
+def _load(
+    scenario: str, overrides: list[str] | None, dilation: str | None, capture: list[str] | None
+) -> Scenario:
+    from testbed.scenario import ScenarioError, load_scenario
+
+    assignments = list(overrides or [])
+    if dilation is not None:
+        assignments.append(f"dilation={dilation}")
+    try:
+        return load_scenario(scenario, assignments, capture=capture or ())
+    except ScenarioError as error:
+        raise CommandError(str(error), ExitStatus.USAGE) from error
+
+
+def _choose_variants(scenario: Scenario, wanted: list[str] | None) -> tuple[str, ...]:
+    from testbed.registries import suggestion
+    from testbed.scenario import DEFAULT_VARIANT
+
+    names = [variant.name for variant in scenario.variants] or [DEFAULT_VARIANT]
+    for name in wanted or []:
+        if name not in names:
+            hint = suggestion(name, names)
+            raise CommandError(f"--variant {name}: no such variant; {hint}", ExitStatus.USAGE)
+    return tuple(name for name in names if not wanted or name in wanted)
+
+
+def _require_machine() -> None:
+    """Raise CommandError if a run cannot even begin on this machine."""
+    from testbed.doctor import critical_problems
+
+    if os.geteuid() != 0:
+        command = shlex.join(["sudo", str(Path(sys.argv[0]).resolve()), *sys.argv[1:]])
+        raise CommandError(f"needs root; run: {command}", ExitStatus.MACHINE)
+    problems = critical_problems()
+    if problems:
+        more = f" (and {len(problems) - 1} more; see: rocelab doctor)" if problems[1:] else ""
+        raise CommandError(problems[0] + more, ExitStatus.MACHINE)
+
+
+def _run_directory(output: Path, name: str) -> Path:
+    try:
+        return create_run_directory(output, name, datetime.now())
+    except OutputError as error:
+        raise CommandError(str(error), ExitStatus.USAGE) from error
+
+
+def _isolated(function: Callable[[], int], directory: Path) -> int:
+    from testbed.isolation import IsolationError, run_isolated
+
+    try:
+        return run_isolated(function)
+    except IsolationError as error:
+        message = f"this machine gives a run no namespaces of its own: {error}"
+        raise CommandError(message, ExitStatus.MACHINE) from error
+    finally:
+        if not any(directory.iterdir()):
+            directory.rmdir()
+
+
+def _run_inside(scenario: Scenario, options: RunOptions, progress: ProgressReporter) -> int:
+    from testbed.runner import run_scenario
+
+    with _errors_logged(options.directory), progress:
+        return int(run_scenario(scenario, options, progress))
+
+
+def _shell_inside(scenario: Scenario, options: RunOptions, progress: ProgressReporter) -> int:
+    from testbed.runner import run_shell
+
+    with _errors_logged(options.directory), progress:
+        return int(run_shell(scenario, options, progress))
+
+
+@contextmanager
+def _errors_logged(directory: Path) -> Iterator[None]:
+    """Turn an unforeseen error into one line and a log beside the results; status 3."""
+    try:
+        yield
+    except Exception as error:
+        log = directory / "error.log"
+        log.write_text(traceback.format_exc(), encoding="utf-8")
+        _complain(f"{type(error).__name__}: {error} (details: {log})", ExitStatus.INVALID)
+        raise SystemExit(int(ExitStatus.INVALID)) from error
+
+
+def _print_outcome(directory: Path, status: int, *, quiet: bool, as_json: bool) -> None:
+    from testbed import summary
+    from testbed.results import RESULT_FILE, read_result
+
+    if not (directory / RESULT_FILE).exists():
+        return  # whatever prevented a result has been said
+    result = read_result(directory)
+    if as_json:
+        print(summary.as_json(result, directory, status))
+    elif quiet:
+        print(summary.one_line(result, directory))
+    else:
+        summary.print_summary(result, directory, _console())
+
+
+def _print_checks(checks: Sequence[Check], console: Console) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    from testbed.doctor import State
+
+    table = Table(box=None, pad_edge=False)
+    for column in ("", "what", "for", "detail"):
+        table.add_column(column, overflow="fold")
+    styles = {State.OK: "green", State.MISSING: "bold red", State.UNKNOWN: "yellow"}
+    for check in checks:
+        state = check.state.value
+        if check.state is State.MISSING and not check.critical:
+            state = "missing (optional)"
+        detail = ": ".join(filter(None, (check.detail, check.remedy)))
+        row = (check.name, check.purpose, detail)
+        table.add_row(Text(state, styles[check.state]), *map(Text, row))
+    console.print(table)
+
+
+if __name__ == "__main__":
+    main()

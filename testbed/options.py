@@ -1,0 +1,52 @@
+"""What a run is told besides its scenario, and the directory that it writes to."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass
+from datetime import datetime
+from enum import IntEnum
+from pathlib import Path
+
+
+class ExitStatus(IntEnum):
+    """What `rocelab` returns to the shell."""
+
+    OK = 0
+    EXPECTATION_FAILED = 1
+    USAGE = 2
+    INVALID = 3
+    MACHINE = 4
+
+
+class OutputError(OSError):
+    """Nothing can be written there; the message is one line."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """``directory`` is this run's own, existing and empty. ``variants`` are the names of those to
+    run, in the scenario's order."""
+
+    directory: Path
+    variants: tuple[str, ...]
+
+
+def create_run_directory(output: Path, name: str, started: datetime) -> Path:
+    """Make ``output/<time>-<name>``, with a number where it exists already. Raises OutputError."""
+    stem = f"{started:%Y%m%d-%H%M%S}-{name}"
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+        # root may write where the file system refuses it, so only an attempt tells
+        with tempfile.TemporaryFile(dir=output):
+            pass
+        for number in range(1, 1000):
+            directory = output / (stem if number == 1 else f"{stem}-{number}")
+            try:
+                directory.mkdir()
+            except FileExistsError:
+                continue
+            return directory
+    except OSError as error:
+        raise OutputError(f"--output {output}: cannot be written to: {error.strerror}") from error
+    raise OutputError(f"--output {output}: holds 999 runs named {stem}")

@@ -1,0 +1,137 @@
+"""What a scenario would do, on the terminal, computed on paper: no root, nothing is built."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from controllers.hashing import ROCE_PORT, FiveTuple
+from controllers.schemes import create_scheme
+from controllers.table import FabricTables
+from testbed.report.quantities import format_quantity
+from testbed.scenario import Scenario, build_topology, plan_traffic, resolve_variants
+from testbed.topology import Topology
+from traffic.bounds import ETHERNET_OVERHEAD, PACKET_HEADERS, lower_bound
+from traffic.plan import Connection, Plan
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+ROWS = 16
+"""Rows of a table; a fabric of 1024 ranks would flood the terminal."""
+
+
+def print_plan(scenario: Scenario, console: Console) -> None:
+    """Print the plan of every variant; equal plans once. Raises ScenarioError."""
+    console.print(f"{scenario.name}  {_first_line(scenario.description)}", markup=False)
+    seen: dict[tuple[str, str], str] = {}
+    for name, variant in resolve_variants(scenario):
+        topology = build_topology(variant)
+        plan = plan_traffic(variant, topology)
+        routing = variant.routing.model_dump_json()
+        key = (plan.plan_hash(), routing + variant.topology.model_dump_json())
+        if key in seen:
+            console.print(f"\nvariant {name}: the same fabric, paths and traffic as {seen[key]}")
+            continue
+        seen[key] = name
+        console.print(f"\nvariant {name}", style="bold")
+        _print_topology(topology, console)
+        _print_traffic(variant, topology, plan, console)
+
+
+def predicted_paths(scenario: Scenario, topology: Topology, plan: Plan) -> list[list[str]]:
+    """For each connection the transmitting interfaces on its requests' path, in order."""
+    flows = [_five_tuple(topology, connection) for connection in plan.connections]
+    parameters = scenario.routing.parameters.model_dump()
+    scheme = create_scheme(scenario.routing.scheme, parameters, seed=scenario.seed)
+    tables = FabricTables(topology, scheme.entries(topology, flows))
+    return [tables.path_of(flow) for flow in flows]
+
+
+def _five_tuple(topology: Topology, connection: Connection) -> FiveTuple:
+    return FiveTuple(
+        topology.nic(connection.source_rank).address,
+        topology.nic(connection.destination_rank).address,
+        connection.source_port,
+        ROCE_PORT,
+    )
+
+
+def _print_topology(topology: Topology, console: Console) -> None:
+    from rich.table import Table
+
+    tiers: dict[int, int] = {}
+    for switch in topology.switches:
+        tiers[switch.tier] = tiers.get(switch.tier, 0) + 1
+    switches = " + ".join(str(count) for _, count in sorted(tiers.items()))
+    console.print(
+        f"{topology.name}: {switches} switches, {len(topology.servers)} servers, "
+        f"{len(topology.ranks)} ranks, {len(topology.interfaces) // 2} links"
+    )
+    table = Table()
+    for column in ("rank", "server", "NIC", "address", "rate", "leaf"):
+        table.add_column(column)
+    for rank in topology.ranks[:ROWS]:
+        nic = topology.nic(rank.rank)
+        rate = format_quantity(nic.rate, "bit/s")
+        table.add_row(
+            str(rank.rank), rank.server, nic.name, nic.address, rate, topology.leaf_of(rank.rank)
+        )
+    console.print(table)
+    _print_rest(len(topology.ranks), "ranks", console)
+
+
+def _print_traffic(scenario: Scenario, topology: Topology, plan: Plan, console: Console) -> None:
+    from rich.table import Table
+
+    table = Table()
+    for column in ("flow", "from", "to", "bytes", "start", "port", "switches"):
+        table.add_column(column, overflow="fold")
+    paths = predicted_paths(scenario, topology, plan)
+    for flow in plan.flows[:ROWS]:
+        connection = plan.connections[flow.connection]
+        path = [topology.interfaces[name].node for name in paths[flow.connection][1:]]
+        table.add_row(
+            str(flow.index),
+            str(connection.source_rank),
+            str(connection.destination_rank),
+            format_quantity(flow.payload_bytes, "B"),
+            format_quantity(flow.start, "s") if flow.start else "0",
+            str(connection.source_port),
+            " ".join(path),
+        )
+    console.print(table)
+    _print_rest(len(plan.flows), "flows", console)
+    _print_figures(scenario, topology, plan, console)
+
+
+def _print_figures(scenario: Scenario, topology: Topology, plan: Plan, console: Console) -> None:
+    ranks = range(len(topology.ranks))
+    nic = topology.nic(0)
+    latency = topology.one_way_latency(min(topology.switch_hops(0, rank) for rank in ranks))
+    mtu = scenario.nic.path_mtu
+    bound = lower_bound(plan, link_rate=nic.rate, path_mtu=mtu, latency=latency)
+    senders = len({connection.source_rank for connection in plan.connections})
+    peak = senders * nic.rate / 8 / (mtu + PACKET_HEADERS + ETHERNET_OVERHEAD)
+    console.print(
+        f"payload {format_quantity(plan.payload_bytes, 'B')}, plan {plan.plan_hash()[:16]}"
+    )
+    console.print(f"no network can finish before {format_quantity(bound, 's')}")
+    if scenario.dilation == "auto":
+        console.print(
+            f"dilation auto: measured when it runs, so that this machine carries "
+            f"{peak:,.0f} packets per emulated second"
+        )
+    else:
+        console.print(
+            f"dilation {scenario.dilation:g}: up to {peak / scenario.dilation:,.0f} packets per "
+            f"second, at least {bound * scenario.dilation:.1f} s of wall time"
+        )
+
+
+def _print_rest(count: int, what: str, console: Console) -> None:
+    if count > ROWS:
+        console.print(f"… and {count - ROWS} more {what}")
+
+
+def _first_line(text: str) -> str:
+    return text.strip().splitlines()[0] if text.strip() else ""
