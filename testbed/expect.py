@@ -26,6 +26,9 @@ from testbed.units import parse_duration, parse_rate, parse_size
 TEXT_LIMIT = 500
 """Characters in one expectation."""
 
+NESTING_LIMIT = 50
+"""Parentheses, signs and nots in one expectation; each costs at most seven levels of recursion."""
+
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(?:-[A-Za-z0-9_]+)*")
 """A metric or variant name: hyphens only between letters, digits and underscores."""
 
@@ -75,6 +78,15 @@ class ExpectationOutcome:
     passed: bool | None
     values: Mapping[str, Value | None]
     reason: str = ""
+
+    @property
+    def actual(self) -> str:
+        """What was found, in words: every value read, and the reason if there is one."""
+        found = ", ".join(
+            f"{name} = {value:.6g}" if isinstance(value, (int, float)) else f"{name} = {value}"
+            for name, value in self.values.items()
+        )
+        return "; ".join(filter(None, (found, self.reason)))
 
 
 class _Scope:
@@ -163,6 +175,8 @@ class _Parser:
         self._metrics = metrics
         self._variants = variants
         self._tokens = _tokens(text)
+        if sum(token in ("(", "-", "not") for token in self._tokens) > NESTING_LIMIT:
+            raise self._error(f"more than {NESTING_LIMIT} parentheses, signs and nots")
         self._next = 0
         self.named: set[str] = set()
         self.each = False
@@ -271,7 +285,7 @@ class _Parser:
         if not isinstance(token, str):
             self._next += 1
             return _Term("number", lambda scope: token)
-        if not NAME.match(token) or token in _KEYWORDS:
+        if token in _KEYWORDS or not NAME.match(token):
             raise self._error(f"unexpected {token!r}")
         self._next += 1
         if token in _FUNCTIONS:
