@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 from controllers.hashing import ROCE_PORT, FiveTuple
 from controllers.schemes import create_scheme
 from controllers.table import FabricTables
+from testbed.calibration import choose_dilation, measure_unit
 from testbed.report.quantities import format_quantity
 from testbed.scenario import Scenario, build_topology, plan_traffic, resolve_variants
 from testbed.topology import Topology
-from traffic.bounds import ETHERNET_OVERHEAD, PACKET_HEADERS, lower_bound
+from traffic.bounds import lower_bound
 from traffic.plan import Connection, Plan
 
 if TYPE_CHECKING:
@@ -110,22 +111,17 @@ def _print_figures(scenario: Scenario, topology: Topology, plan: Plan, console: 
     latency = topology.one_way_latency(min(topology.switch_hops(0, rank) for rank in ranks))
     mtu = scenario.nic.path_mtu
     bound = lower_bound(plan, link_rate=nic.rate, path_mtu=mtu, latency=latency)
-    senders = len({connection.source_rank for connection in plan.connections})
-    peak = senders * nic.rate / 8 / (mtu + PACKET_HEADERS + ETHERNET_OVERHEAD)
     console.print(
         f"payload {format_quantity(plan.payload_bytes, 'B')}, plan {plan.plan_hash()[:16]}"
     )
     console.print(f"no network can finish before {format_quantity(bound, 's')}")
     if scenario.dilation == "auto":
-        console.print(
-            f"dilation auto: measured when it runs, so that this machine carries "
-            f"{peak:,.0f} packets per emulated second"
-        )
+        dilation = choose_dilation(plan, topology, path_mtu=mtu, unit=measure_unit())
+        chosen = f"dilation auto, about {dilation:g} on this machine"
     else:
-        console.print(
-            f"dilation {scenario.dilation:g}: up to {peak / scenario.dilation:,.0f} packets per "
-            f"second, at least {bound * scenario.dilation:.1f} s of wall time"
-        )
+        dilation = scenario.dilation
+        chosen = f"dilation {dilation:g}"
+    console.print(f"{chosen}: at least {bound * dilation:.2g} s of wall time")
 
 
 def _print_rest(count: int, what: str, console: Console) -> None:

