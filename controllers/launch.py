@@ -19,6 +19,7 @@ from typing import Any
 
 from controllers import sdn
 from controllers.app import RoutingApp, StatusReporter
+from controllers.port_owner import port_owner
 from controllers.program import ProgramError, load_program
 
 EXIT_USAGE = 2
@@ -112,7 +113,9 @@ def main(arguments: Sequence[str]) -> int:
 
 def _explain(error: OSError, options: argparse.Namespace) -> int:
     if error.errno == errno.EADDRINUSE:
-        print(f"controller: port {options.listen} is busy", file=sys.stderr)
+        owner = port_owner(options.address[1])
+        by = f"; process {owner} listens there" if owner else ""
+        print(f"controller: port {options.listen} is busy{by}", file=sys.stderr)
         return EXIT_PORT_BUSY
     print(f"controller: {error}", file=sys.stderr)
     return EXIT_USAGE

@@ -93,6 +93,8 @@ def add(datapath: Any, entry: Entry) -> Any:
         table_id=entry.table,
         command=datapath.ofproto.OFPFC_ADD,
         priority=entry.priority,
+        out_port=datapath.ofproto.OFPP_ANY,
+        out_group=datapath.ofproto.OFPG_ANY,
         match=match(datapath, entry.match),
         instructions=instructions(datapath, entry.actions),
     )

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from controllers.entries import (
+    Action,
     DecrementTtl,
-    Drop,
     Entry,
     GotoTable,
     LoadRegister,
@@ -30,7 +30,8 @@ ETH_TYPE_IPV4 = 0x0800
 DEFAULT_TTL = 64
 """What the Linux stack and our NICs send (net.ipv4.ip_default_ttl)."""
 
-_MASK32 = 0xFFFF_FFFF
+_REGISTERS = {f"reg{number}": 0 for number in range(16)}
+"""Open vSwitch clears all registers when a packet enters."""
 
 
 class RoutingError(Exception):
@@ -150,41 +151,51 @@ class SwitchTables:
 
         Raises ValueError if the entries output the packet more than once.
         """
-        fields = packet.fields()
-        fields["in_port"] = in_port
-        fields.update({f"reg{number}": 0 for number in range(16)})
-        output: int | None = None
+        state = _Pipeline(packet, {**packet.fields(), **_REGISTERS, "in_port": in_port})
         table: int | None = 0
         while table is not None:
-            entry = self.lookup(table, fields)
+            entry = self.lookup(table, state.fields)
             table = None
-            if entry is None:
-                break
-            for action in entry.actions:
-                match action:
-                    case DecrementTtl():
-                        if packet.ttl <= 1:
-                            return packet, None
-                        packet = replace(packet, ttl=packet.ttl - 1)
-                    case SetEthSrc(mac):
-                        packet = replace(packet, eth_src=mac)
-                        fields["eth_src"] = _number(mac)
-                    case SetEthDst(mac):
-                        packet = replace(packet, eth_dst=mac)
-                        fields["eth_dst"] = _number(mac)
-                    case LoadRegister(register, value):
-                        fields[f"reg{register}"] = value
-                    case Multipath():
-                        fields[f"reg{action.register}"] = _select(action, packet)
-                    case Output(port):
-                        if output is not None:
-                            raise ValueError(f"more than one output: {output} and {port}")
-                        output = port
-                    case GotoTable(target):
-                        table = target
-                    case Drop():
-                        return packet, None
-        return packet, None if output == in_port else output
+            for action in entry.actions if entry else ():
+                if isinstance(action, GotoTable):
+                    table = action.table
+                elif not state.apply(action):
+                    return state.packet, None
+        return state.packet, None if state.output == in_port else state.output
+
+
+@dataclass(slots=True)
+class _Pipeline:
+    """A packet on its way through a switch's tables."""
+
+    packet: Packet
+    fields: dict[str, int]
+    output: int | None = None
+
+    def apply(self, action: Action) -> bool:
+        """Apply one action; False if it drops the packet."""
+        match action:
+            case DecrementTtl():
+                if self.packet.ttl <= 1:
+                    return False
+                self.packet = replace(self.packet, ttl=self.packet.ttl - 1)
+            case SetEthSrc(mac):
+                self.packet = replace(self.packet, eth_src=mac)
+                self.fields["eth_src"] = _number(mac)
+            case SetEthDst(mac):
+                self.packet = replace(self.packet, eth_dst=mac)
+                self.fields["eth_dst"] = _number(mac)
+            case LoadRegister(register, value):
+                self.fields[f"reg{register}"] = value
+            case Multipath():
+                self.fields[f"reg{action.register}"] = _select(action, self.packet)
+            case Output(port):
+                if self.output is not None:
+                    raise ValueError(f"more than one output: {self.output} and {port}")
+                self.output = port
+            case _:
+                return False
+        return True
 
 
 def _select(action: Multipath, packet: Packet) -> int:

@@ -23,8 +23,9 @@ import pytest
 from scapy.layers.inet import IP, UDP
 from scapy.layers.l2 import Ether
 
+from controllers.entries import Drop, Entry
 from controllers.hashing import FiveTuple
-from controllers.process import ControllerError, ControllerProcess
+from controllers.process import INTERPRETER_VARIABLE, ControllerError, ControllerProcess
 from controllers.program import write_program
 from controllers.schemes import create_scheme
 from controllers.table import FabricTables
@@ -327,12 +328,40 @@ def test_controller_restart_loses_no_packet(tmp_path: Path) -> None:
                 "received": built.transmitted()[receiver.peer],
                 "ready_again": ready_again,
                 "switches": event["switches"],
+                "library": event["library"],
             }
 
     result = isolated(body, tmp_path / "result.json")
     assert result["received"] == count
     assert result["switches"] == 4
+    assert result["library"] == ("ryu" if os.environ.get(INTERPRETER_VARIABLE) else "os-ken")
     assert count // 3 < result["ready_again"] < count, "the tables were replaced during traffic"
+
+
+def test_a_refused_entry_changes_nothing(tmp_path: Path) -> None:
+    topology = leaf_spine(leaves=2, spines=1, servers_per_leaf=1)
+
+    def body() -> dict[str, Any]:
+        with fabric(topology, "ecmp", tmp_path) as built:
+            before = built.ovs.ofctl("--no-stats", "dump-flows", "leaf1")
+            built.controller.stop()
+            entries = {**built.entries}
+            # OpenFlow wants the EtherType beside an IPv4 address
+            entries["leaf1"] = [Entry(0, 5, {"ipv4_dst": "10.0.0.0/8"}, (Drop(),))]
+            write_program(tmp_path / "program.json", topology, entries)
+            built.controller.start()
+            try:
+                built.controller.wait_ready(10)
+            except ControllerError as error:
+                after = built.ovs.ofctl("--no-stats", "dump-flows", "leaf1")
+                return {"error": str(error), "before": before, "after": after}
+        return {"error": "none"}
+
+    result = isolated(body, tmp_path / "result.json")
+    assert "leaf1: OFPET_BAD_MATCH(4), OFPBMC_BAD_PREREQ(9)" in result["error"]
+    assert "10.0.0.0/8" in result["error"]
+    assert result["after"] == result["before"]
+    assert "nw_dst=10.1.0.1" in result["before"]
 
 
 def test_ping_and_tcp_between_servers(tmp_path: Path) -> None:
