@@ -347,9 +347,12 @@ def _summary(accounts: list[LedgerAccount], failed: list[LedgerCheck], checks: i
         return f"ledger closed ({checks} sums): " + "; ".join(parts)
     # A local sum names the place, so it says more than the end-to-end sum it explains.
     worst = max(failed, key=lambda c: (not c.name.startswith(_END_TO_END), abs(c.difference)))
+    amount = abs(worst.difference)
+    unit = worst.unit.removesuffix("s") if amount == 1 else worst.unit
     verb = "missing" if worst.difference > 0 else "too many"
-    more = f"; {len(failed) - 1} more sums open" if len(failed) > 1 else ""
+    others = len(failed) - 1
+    more = f" (and {others} other sum{'s' if others > 1 else ''})" if others else ""
     return (
         f"ledger open: {worst.name} fails at {worst.place}: {worst.left} against {worst.right}, "
-        f"{abs(worst.difference)} {worst.unit} {verb}{more}"
+        f"{amount} {unit} {verb}{more}"
     )

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from testbed.report import findings
 from testbed.report.canvas import COLOURS, DPI, GREY, LIGHT, LINE_STYLES, Sheet, finish_time_axis
-from testbed.report.quantities import format_quantity, scale_for
+from testbed.report.quantities import format_quantity, in_words, scale_for
 from testbed.report.timeaxis import FoldedAxis
 from testbed.results import METRICS, PsnTrace, RunResult, VariantResult, atomic_write
 
@@ -104,7 +104,7 @@ def _bars(ax: Any, metric: str, variants: Sequence[VariantResult], *, first: boo
     )
     ax.set_xticks([])
     ax.tick_params(length=0)
-    ax.set_title(metric.replace("_", " "), fontsize=9.5, loc="left", color=GREY, pad=4)
+    ax.set_title(in_words(metric), fontsize=9.5, loc="left", color=GREY, pad=4)
     for spine in ax.spines.values():
         spine.set_visible(False)
 
@@ -249,7 +249,7 @@ def completion_chart(result: RunResult) -> Any | None:
         failed = len(variant.flows) - len(values)
         label = f"{variant.name} ({len(values)} flows" + (f", {failed} failed)" if failed else ")")
         ax.step(
-            np.concatenate([values[:1], values]), np.concatenate([[0.0], share]), where="post",
+            np.append(values[:1], values), np.append(share[:1] * 0, share), where="post",
             color=COLOURS[index % len(COLOURS)], linestyle=LINE_STYLES[index % len(LINE_STYLES)],
             linewidth=2, label=label,
         )  # fmt: skip

@@ -19,20 +19,20 @@ FULL_SLACK = 4300
 
 
 def comparison_finding(result: RunResult) -> str:
-    """Who finishes first and what each variant sends again."""
+    """How much gets through and what each variant sends again."""
     names = [variant.name for variant in result.variants]
-    times = [_number(variant, "completion_time_max") for variant in result.variants]
+    goodputs = [_number(variant, "goodput") for variant in result.variants]
     if len(names) == 1:
         drops = int(_number(result.variants[0], "dropped_packets") or 0)
         again = _number(result.variants[0], "retransmitted_bytes")
         return (
-            f"The slowest flow of {names[0]} takes {format_quantity(times[0], 's')}; the fabric "
-            f"drops {plural(drops, 'packet')} and {format_quantity(again, 'B')} are sent again"
+            f"Goodput is {format_quantity(goodputs[0], 'bit/s')}; {plural(drops, 'packet')} "
+            f"dropped, {format_quantity(again, 'B')} sent again"
         )
     resent = [_number(variant, "retransmitted_bytes") for variant in result.variants]
     return (
-        f"{_contrast('The slowest flow takes', names, times, 's')}; "
-        f"{_contrast('sent again are', names, resent, 'B')}"
+        f"{_contrast('Goodput is', names, goodputs, 'bit/s')}; "
+        f"{_contrast('retransmissions take', names, resent, 'B')}"
     )
 
 
@@ -53,8 +53,11 @@ def queue_finding(result: RunResult) -> str:
     if len({(interface, what) for _, interface, what in parts}) == 1:
         _, interface, what = parts[0]
         everywhere = "" if len(parts) == 1 else f" in {_all_of(len(parts))} variants"
-        return f"{_subject(interface)}{what}{everywhere}".strip()
-    sentence = "; ".join(f"{_subject(interface)}{what} ({name})" for name, interface, what in parts)
+        sentence = f"{_subject(interface)}{what}{everywhere}"
+    else:
+        sentence = "; ".join(
+            f"{_subject(interface)}{what} ({name})" for name, interface, what in parts
+        )
     return sentence[:1].upper() + sentence[1:]
 
 
@@ -134,4 +137,4 @@ def _all_of(count: int) -> str:
 
 
 def _subject(interface: str) -> str:
-    return f"The queue of {interface} " if interface else ""
+    return f"the queue of {interface} " if interface else ""

@@ -46,7 +46,7 @@ def format_quantity(value: float | int | str | None, unit: str) -> str:
     if value == 0:
         return "0" if unit == "B" else f"0 {_STEPS[unit][0][1]}"
     scale = scale_for(value, unit)
-    if scale.divisor == 1.0 and unit == "B":
+    if unit == "B" and float(value).is_integer() and scale.divisor == 1.0:
         return f"{value:.0f} B"
     return f"{three_digits(value / scale.divisor)} {scale.label}"
 
@@ -63,6 +63,16 @@ def three_digits(value: float) -> str:
     return f"{value:.3g}"
 
 
+_ABBREVIATIONS = {"naks": "NAKs", "rnr": "RNR", "ecn": "ECN", "psn": "PSN"}
+
+
+def in_words(name: str) -> str:
+    """A metric's name as a table shows it: rnr_naks becomes RNR NAKs."""
+    return " ".join(_ABBREVIATIONS.get(word, word) for word in name.split("_"))
+
+
 def plural(count: int, noun: str) -> str:
-    """ "1 packet", "2 packets", "1,234 packets"."""
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+    """1 packet, 2 packets, 1,234 packets; 2 leaves."""
+    if count != 1:
+        noun = "leaves" if noun == "leaf" else f"{noun}s"
+    return f"{count:,} {noun}"

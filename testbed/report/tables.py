@@ -8,7 +8,7 @@ from typing import Any
 
 from testbed.fidelity import FidelityRule
 from testbed.report.findings import is_tie
-from testbed.report.quantities import MISSING, format_quantity, three_digits
+from testbed.report.quantities import MISSING, format_quantity, in_words, three_digits
 from testbed.results import METRICS, MetricInfo, MetricValue, RunResult, VariantResult
 
 ALWAYS_SHOWN = (
@@ -31,7 +31,7 @@ class ComparisonRow:
     @property
     def label(self) -> str:
         """The metric's name in words."""
-        return self.metric.replace("_", " ")
+        return in_words(self.metric)
 
 
 @dataclass(frozen=True)
@@ -188,6 +188,24 @@ def _rule_value(rule: FidelityRule, value: float) -> str:
     if rule.unit == "ratio":
         return f"{three_digits(100 * value)} %"
     return format_quantity(value, rule.unit)
+
+
+def variants(result: RunResult) -> Table:
+    """What differs between the variants and at which scale each ran."""
+    rows = [
+        [
+            variant.name,
+            f"{variant.dilation:,.0f}",
+            format_quantity(variant.emulated_seconds, "s"),
+            format_quantity(variant.wall_seconds, "s"),
+            format_quantity(variant.skipped_wall_seconds, "s"),
+            variant.plan_hash[:12],
+            ", ".join(f"{key} = {value}" for key, value in variant.overrides.items()) or MISSING,
+        ]
+        for variant in result.variants
+    ]
+    header = ("variant", "dilation k", "emulated", "wall", "skipped", "plan", "sets")
+    return Table(header, rows, frozenset({1, 2, 3, 4}))
 
 
 def what_was_run(result: RunResult) -> Table:

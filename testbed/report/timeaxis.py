@@ -116,7 +116,9 @@ class FoldedAxis:
             for offset in np.arange(step, end - start, step):
                 add(float(place + offset), f"+{offset / scale.divisor:.6g}")
         ticks.sort()
-        return [place for place, _ in ticks], [label for _, label in ticks], scale.label
+        # Far from 0 a double holds fewer digits of time than the axis shows: keep ticks on it.
+        places = [min(max(place, 0.0), self.width) for place, _ in ticks]
+        return places, [label for _, label in ticks], scale.label
 
 
 def _round_step(step: float) -> float:

@@ -1,0 +1,84 @@
+"""The report page: one self-contained HTML file, images and style inside, nothing to fetch."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from testbed.report import findings, tables
+from testbed.report.quantities import format_quantity, plural
+from testbed.results import RunResult
+
+TEMPLATE = "report.html.j2"
+FLOW_LIMIT = 20
+PORT_LIMIT = 20
+
+_CHARTS = {
+    "comparison": (
+        findings.comparison_finding,
+        "Each panel has its own scale, from 0 to the largest bar.",
+    ),
+    "psn": (
+        findings.psn_finding,
+        "Packets of one queue pair by packet sequence number. A recovery that goes back shows as "
+        "a saw-tooth, one that resends only what was lost as single marks.",
+    ),
+    "queues": (
+        findings.queue_finding,
+        "Bytes waiting in the deepest queues, maximum per point. Hatched spans are idle, folded.",
+    ),
+    "completion": (
+        findings.completion_finding,
+        "Share of all flows that had completed by the time on the axis.",
+    ),
+}
+"""By chart: the finding it shows, and how to read it."""
+
+
+def render(result: RunResult, charts: Mapping[str, Path]) -> str:
+    """The page, with the PNG files of ``charts`` inlined in that order. Raises OSError."""
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.globals.update(quantity=format_quantity, plural=plural)
+    by_name = {variant.name: variant for variant in result.variants}
+    return environment.get_template(TEMPLATE).render(
+        result=result,
+        met=sum(expectation.met for expectation in result.expectations),
+        tie=f"{findings.TIE:.0%}",
+        findings=[make(result) for name, (make, _) in _CHARTS.items() if _told(name, charts)],
+        images={
+            name: base64.b64encode(path.read_bytes()).decode() for name, path in charts.items()
+        },
+        captions={
+            name: {"finding": make(result), "explanation": explanation}
+            for name, (make, explanation) in _CHARTS.items()
+        },
+        comparison=tables.comparison(result),
+        variants=tables.variants(result),
+        parameters=tables.what_was_run(result),
+        ledgers={
+            name: {
+                "accounts": tables.ledger_accounts(variant),
+                "failures": tables.ledger_failures(variant),
+                "losses": tables.ledger_losses(variant),
+            }
+            for name, variant in by_name.items()
+        },
+        rules={name: tables.fidelity_rules(variant) for name, variant in by_name.items()},
+        flows={name: tables.flows(v, limit=FLOW_LIMIT) for name, v in by_name.items()},
+        ports={name: tables.ports(v, limit=PORT_LIMIT) for name, v in by_name.items()},
+        environment=tables.environment(result),
+    )
+
+
+def _told(name: str, charts: Mapping[str, Path]) -> bool:
+    """The comparison is worth a sentence even where it has no chart (a single variant)."""
+    return name in charts or name == "comparison"

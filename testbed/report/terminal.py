@@ -1,0 +1,129 @@
+"""The end of ``rocelab run`` on a terminal: comparison, expectations, verdict, where the report is.
+
+Everything fits 80 columns; variants that do not fit beside each other get a table of their own
+below. Without a terminal the same text comes without colours and box characters.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from testbed.fidelity import Verdict
+from testbed.report import tables
+from testbed.report.tables import ComparisonRow
+from testbed.results import RunResult
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+COLUMNS = 80
+_COLUMN_GAP = 3
+"""Blank columns between two cells."""
+
+_STYLE = {
+    Verdict.FAITHFUL: "bold green",
+    Verdict.DEGRADED: "bold yellow",
+    Verdict.INVALID: "bold red",
+}
+
+
+def print_summary(result: RunResult, report: os.PathLike[str] | None, console: Console) -> None:
+    """Print a result; ``report`` is the path of its report page, if there is one."""
+    rows = tables.comparison(result)
+    names = [variant.name for variant in result.variants]
+    # A terminal's table has a blank column at either side.
+    width = min(console.width, COLUMNS) - 2 if console.is_terminal else COLUMNS
+    for chunk in _columns_that_fit(names, rows, width):
+        _print_comparison(names, rows, chunk, console)
+    if result.expectations:
+        _print_expectations(result, console)
+    _print_verdict(result, console)
+    if report is not None:
+        _say(f"report   {os.fspath(report)}", console)
+
+
+def _columns_that_fit(
+    names: Sequence[str], rows: Sequence[ComparisonRow], width: int
+) -> Iterator[range]:
+    """Consecutive variants whose columns fit beside the metric names."""
+    label = max((len(row.label) for row in rows), default=0)
+    widths = [
+        max([len(name), *(len(row.cells[i]) for row in rows)]) + _COLUMN_GAP
+        for i, name in enumerate(names)
+    ]
+    start, used = 0, label
+    for i, needed in enumerate(widths):
+        if i > start and used + needed > width:
+            yield range(start, i)
+            start, used = i, label
+        used += needed
+    if names:
+        yield range(start, len(names))
+
+
+def _print_comparison(
+    names: Sequence[str], rows: Sequence[ComparisonRow], chunk: range, console: Console
+) -> None:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(
+        box=box.SIMPLE_HEAD if console.is_terminal else None,
+        pad_edge=False,
+        padding=(0, _COLUMN_GAP - 1 if console.is_terminal else _COLUMN_GAP, 0, 0),
+        header_style="bold",
+    )
+    table.add_column("", no_wrap=True)
+    for i in chunk:
+        table.add_column(Text(names[i]), justify="right", overflow="fold")
+    for row in rows:
+        cells = [Text(row.cells[i], style="bold green" if i == row.best else "") for i in chunk]
+        table.add_row(Text(row.label), *cells)
+    console.print(table)
+    if not console.is_terminal:
+        console.print()
+
+
+def _print_expectations(result: RunResult, console: Console) -> None:
+    from rich.text import Text
+
+    yes, no = ("✓", "✗") if _can_print("✓✗", console) else ("met", "NOT met")
+    for expectation in result.expectations:
+        mark = Text(yes, style="green") if expectation.met else Text(no, style="bold red")
+        where = f" ({expectation.variant})" if expectation.variant else ""
+        found = "" if expectation.met and not expectation.actual else f": {expectation.actual}"
+        line = Text.assemble(mark, " ", expectation.text, where, found)
+        console.print(line, soft_wrap=True, highlight=False)
+
+
+def _print_verdict(result: RunResult, console: Console) -> None:
+    """The verdict on the whole run, then what spoke against each variant."""
+    from rich.text import Text
+
+    console.print(Text.assemble("verdict  ", (str(result.verdict), _STYLE[result.verdict])))
+    for variant in result.variants:
+        for reason in variant.fidelity.reasons:
+            _say(f"  {variant.name}: {reason}", console)
+        if variant.fidelity.dilation_enough:
+            enough = f"{variant.fidelity.dilation_enough:.0f}"
+            _say(f"  {variant.name}: enough would be --dilation {enough}", console)
+        if not variant.ledger.closed:
+            _say(f"  {variant.name}: {variant.ledger.summary}", console)
+
+
+def _say(text: str, console: Console) -> None:
+    """Print a line as it is: no markup, no wrapping of paths."""
+    from rich.text import Text
+
+    console.print(Text(text), soft_wrap=not console.is_terminal or " " not in text.strip())
+
+
+def _can_print(text: str, console: Console) -> bool:
+    try:
+        text.encode(console.encoding)
+    except UnicodeEncodeError:
+        return False
+    return True
