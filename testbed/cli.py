@@ -308,6 +308,8 @@ def _errors_logged(directory: Path) -> Iterator[None]:
 
 def _print_outcome(directory: Path, status: int, *, quiet: bool, as_json: bool) -> None:
     from testbed import summary
+    from testbed.report import REPORT_FILE
+    from testbed.report.terminal import print_summary
     from testbed.results import RESULT_FILE, read_result
 
     if not (directory / RESULT_FILE).exists():
@@ -318,7 +320,7 @@ def _print_outcome(directory: Path, status: int, *, quiet: bool, as_json: bool) 
     elif quiet:
         print(summary.one_line(result, directory))
     else:
-        summary.print_summary(result, directory, _console())
+        print_summary(result, directory / REPORT_FILE, _console())
 
 
 def _print_checks(checks: Sequence[Check], console: Console) -> None:

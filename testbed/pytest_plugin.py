@@ -88,9 +88,8 @@ def execute(path_or_name: str | Path, assignments: Iterable[str], output: Path) 
     command += ["--output", str(output), "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode not in (_OK, _EXPECTATION_FAILED) or not done.stdout.strip():
-        raise ScenarioFailed(
-            f"status {done.returncode}\n{done.stderr.strip()}\n{done.stdout.strip()}".strip()
-        )
+        reasons = _reasons(done.stdout) + done.stderr.strip().splitlines()
+        raise ScenarioFailed("\n".join([f"status {done.returncode}", *reasons]))
     outcome = json.loads(done.stdout)
     return ScenarioRun(
         status=done.returncode,
@@ -102,6 +101,11 @@ def execute(path_or_name: str | Path, assignments: Iterable[str], output: Path) 
             if not expectation["met"]
         ),
     )
+
+
+def _reasons(output: str) -> list[str]:
+    """Why a run that was measured is invalid."""
+    return list(json.loads(output)["reasons"]) if output.strip() else []
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
