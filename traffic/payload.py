@@ -81,11 +81,24 @@ def _random_bytes(seed: int, rank: int, offset: int, length: int) -> NDArray[np.
 
 
 def _to_elements(data: NDArray[np.uint8], dtype: DataType) -> NDArray[Any]:
-    """Random bits to numbers: element by element, so that slices agree with the whole."""
+    """Random bits to numbers, in place; element by element, so that slices agree with the whole.
+
+    Floats keep as many random bits as their mantissa has: with the exponent of 2 they are uniform
+    in [2, 4), from which 3 is taken.
+    """
     if dtype is DataType.FLOAT32:
-        unit = (data.view("<u4") >> 8).astype(np.float32) * np.float32(2.0**-23)
-        return unit - np.float32(1)
+        return _to_floats(data.view(np.uint32), 9, 0x40000000, np.float32)
     if dtype is DataType.FLOAT16:
-        half = (data.view("<u2") >> 5).astype(np.float16) * np.float16(2.0**-10)
-        return half - np.float16(1)
+        return _to_floats(data.view(np.uint16), 6, 0x4000, np.float16)
     return data.view(dtype.value)
+
+
+def _to_floats(
+    bits: NDArray[Any], shift: int, exponent_of_two: int, dtype: type[np.floating[Any]]
+) -> NDArray[Any]:
+    """Floats in [-1, 1) from random bits, sharing their memory."""
+    bits >>= shift
+    bits |= exponent_of_two
+    floats = bits.view(dtype)
+    floats -= dtype(3)
+    return floats

@@ -32,6 +32,7 @@ class AllToAll(Workload):
     """n(n - 1) flows of one message each, every one on its own connection."""
 
     name = "all-to-all"
+    is_collective = True
     Parameters = AllToAllParameters
 
     def fill(self, builder: PlanBuilder, parameters: Any) -> None:

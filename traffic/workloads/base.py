@@ -48,6 +48,8 @@ class Workload(abc.ABC):
 
     name: ClassVar[str]
     Parameters: ClassVar[type[WorkloadParameters]]
+    is_collective: ClassVar[bool] = False
+    """Whether algbw and busbw mean something for it."""
 
     @abc.abstractmethod
     def fill(self, builder: PlanBuilder, parameters: Any) -> None:

@@ -35,6 +35,7 @@ class RingAllReduce(Workload):
     """2(n - 1) steps, each rank to its neighbour; one flow per edge and channel."""
 
     name = "ring-all-reduce"
+    is_collective = True
     Parameters = RingAllReduceParameters
 
     def fill(self, builder: PlanBuilder, parameters: Any) -> None:
@@ -74,16 +75,16 @@ def expected_result(plan: Plan) -> NDArray[Any]:
     p: Any = plan.parameters
     ranks = plan.world_size
     combine = np.add if plan.reduction is Reduction.SUM else np.maximum
-    data = [initial_slice(plan, rank, 0, p.size) for rank in range(ranks)]
-    result = np.empty_like(data[0])
+    result = np.empty(p.size // plan.dtype.itemsize, dtype=plan.dtype.value)
     for chunks in _channels(p, ranks):
         for index, chunk in enumerate(chunks):
+            # chunk by chunk, so that never more than two chunks are in memory beside the result
             first = chunk.offset // plan.dtype.itemsize
-            part = slice(first, first + chunk.length // plan.dtype.itemsize)
-            total = data[(index + 1) % ranks][part].copy()
+            total = result[first : first + chunk.length // plan.dtype.itemsize]
+            total[:] = initial_slice(plan, (index + 1) % ranks, chunk.offset, chunk.length)
             for distance in range(2, ranks + 1):
-                combine(data[(index + distance) % ranks][part], total, out=total)
-            result[part] = total
+                rank = (index + distance) % ranks
+                combine(initial_slice(plan, rank, chunk.offset, chunk.length), total, out=total)
     return result
 
 

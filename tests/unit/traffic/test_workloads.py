@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from tests.unit.traffic.lossless import run_lossless
 from traffic.bounds import lower_bound, payload_rate, wire_bytes
+from traffic.collectives.symbolic import races
 from traffic.plan import Operation, OpKind, PlanError
 from traffic.workloads import create_workload, verify_rank, workload_class, workload_names
 
@@ -57,6 +58,11 @@ def test_a_lossless_network_makes_every_rank_right(name, world_size, operation):
     assert [verify_rank(plan, rank, memories[rank]) for rank in range(world_size)] == [
         0
     ] * world_size
+
+
+@pytest.mark.parametrize("name", workload_names())
+def test_no_order_of_events_changes_the_outcome(name):
+    assert races(plan_of(name, 5)) == []
 
 
 @pytest.mark.parametrize("name", workload_names())
