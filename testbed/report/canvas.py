@@ -22,6 +22,9 @@ WIDTH = 9.0
 
 DPI = 110
 TITLE_COLUMNS = 92
+MANY_FOLDS = 6
+"""Folds on an axis beyond which their labels are set smaller."""
+
 LINE = 0.22
 """Height of a title line in inches."""
 
@@ -74,17 +77,21 @@ class Sheet:
 def finish_time_axis(axes: Any, axis: FoldedAxis, *, wanted: int = 8) -> None:
     """Ticks, folds and label of a folded time axis."""
     positions, labels, unit = axis.ticks(wanted=wanted)
+    folds = axis.folds()
+    fontsize = 8.5 if len(folds) <= MANY_FOLDS else 6.5
     for ax in axes:
         ax.set_xlim(0, axis.width)
         ax.set_xticks(positions, labels)
         ax.grid(color=LIGHT, linewidth=0.6)
         ax.set_axisbelow(True)
-        for left, right, seconds in axis.folds():
-            ax.axvspan(left, right, facecolor="white", edgecolor="#bbbbbb", hatch="////",
-                       linewidth=0, zorder=1.5)  # fmt: skip
+        for left, right, seconds in folds:
+            ax.axvspan(
+                left, right, facecolor="white", edgecolor="#bbbbbb", hatch="////", linewidth=0,
+                zorder=1.5,
+            )  # fmt: skip
             ax.text(
                 (left + right) / 2, 0.5, f"{format_quantity(seconds, 's')} idle", rotation=90,
-                transform=ax.get_xaxis_transform(), ha="center", va="center", fontsize=8.5,
+                transform=ax.get_xaxis_transform(), ha="center", va="center", fontsize=fontsize,
                 color=GREY, zorder=12,
                 bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.5},
             )  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,8 @@ from testbed.results import METRICS, PsnTrace, RunResult, VariantResult, atomic_
 MAX_QUEUES = 3
 """Queues drawn per variant, deepest first."""
 
-NAME_COLUMNS = 24
-"""Characters of a variant's name beside its bars."""
+NAME_COLUMNS = 22
+"""Characters of a variant's name beside its bars, before it goes on a second line."""
 
 COMPARED = (
     "completion_time_median", "completion_time_max", "goodput", "dropped_packets",
@@ -100,13 +101,17 @@ def _bars(ax: Any, metric: str, variants: Sequence[VariantResult], *, first: boo
     ax.set_xlim(0, top)
     ax.set_ylim(len(variants) - 0.45, -0.55)
     ax.set_yticks(
-        list(places), [v.name[:NAME_COLUMNS] for v in variants] if first else [], fontsize=9
+        list(places), [_in_two_lines(v.name) for v in variants] if first else [], fontsize=9
     )
     ax.set_xticks([])
     ax.tick_params(length=0)
-    ax.set_title(in_words(metric), fontsize=9.5, loc="left", color=GREY, pad=4)
+    ax.set_title(in_words(metric), fontsize=9, loc="left", color=GREY, pad=4)
     for spine in ax.spines.values():
         spine.set_visible(False)
+
+
+def _in_two_lines(name: str) -> str:
+    return "\n".join(textwrap.wrap(name, NAME_COLUMNS, max_lines=2, placeholder="…"))
 
 
 def queue_chart(result: RunResult) -> Any | None:
@@ -163,7 +168,7 @@ def _queue_panel(
         ax.axhline(limit, color=GREY, linestyle="--", linewidth=1, zorder=1)
         ax.text(
             0.995, limit, f"limit {format_quantity(limit, 'B')}", fontsize=8.5, color=GREY,
-            transform=ax.get_yaxis_transform(), va="bottom", ha="right", clip_on=True,
+            transform=ax.get_yaxis_transform(), va="bottom", ha="right", clip_on=True, zorder=13,
         )  # fmt: skip
     ax.set_title(variant.name, fontsize=10, loc="left", color=GREY, pad=3)
     ax.legend(

@@ -15,12 +15,20 @@ import numpy.typing as npt
 
 from testbed.report.quantities import scale_for, three_digits
 
-MAX_GAPS = 6
+MAX_GAPS = 24
+"""Folds on one axis; more would leave no room for what happened between them."""
+
 GAP_WORTH_FOLDING = 0.5
 """Idle spans are folded if each is longer than this share of what then remains."""
 
-GAP_WIDTH = 0.05
-"""Drawn width of a fold, as a share of the time that stays."""
+GAP_WIDTH, GAPS_WIDTH = 0.05, 0.3
+"""Drawn width of a fold, and of all folds together at most, as a share of the time that stays."""
+
+SHORTEST = 1e-9
+"""Least extent of an axis in seconds, so that a single event has one."""
+
+FROM_ZERO = 0.1
+"""The axis begins at 0 if the first event comes within this share of the time that stays."""
 
 PADDING = 0.01
 """Room at both ends of a segment, as a share of the time that stays."""
@@ -44,16 +52,19 @@ class FoldedAxis:
         gaps = np.diff(times)
         longest = np.argsort(gaps)[::-1][:MAX_GAPS]
         total = float(times[-1] - times[0])
-        remaining = total - np.cumsum(gaps[longest])  # by number of gaps folded, from one
+        # What would remain, by the number of gaps folded, from one.
+        remaining = np.maximum(total - np.cumsum(gaps[longest]), SHORTEST)
         worth = np.flatnonzero(gaps[longest] > GAP_WORTH_FOLDING * remaining)
         count = int(worth[-1]) + 1 if len(worth) else 0
         folded = [int(index) for index in longest[:count]]
-        kept = float(remaining[count - 1]) if count else total
+        kept = float(remaining[count - 1]) if count else max(total, SHORTEST)
         bounds = [-1, *sorted(folded), len(times) - 1]
         segments = [(float(times[a + 1]), float(times[b])) for a, b in itertools.pairwise(bounds)]
-        kept = max(kept, 1e-9)
+        if 0 < segments[0][0] < FROM_ZERO * kept:
+            segments[0] = (0.0, segments[0][1])
         pad = PADDING * kept
-        return cls([(start - pad, end + pad) for start, end in segments], GAP_WIDTH * kept)
+        gap = min(GAP_WIDTH, GAPS_WIDTH / max(count, 1)) * kept
+        return cls([(start - pad, end + pad) for start, end in segments], gap)
 
     @property
     def kept(self) -> float:

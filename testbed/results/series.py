@@ -13,6 +13,9 @@ from testbed.results.schema import DropRecord, FlowResult, PsnEvent, PsnTrace, Q
 QUEUE_BINS = 1000
 """Points of a queue's series: about one per pixel of a chart."""
 
+IDLE_SPANS = 100
+"""Median sampling intervals without a sample that count as an idle span."""
+
 PSN_EVENT_LIMIT = 12_000
 """Events of a PSN trace; beyond it sends, receives and ACKs are thinned, never the rare events."""
 
@@ -31,11 +34,18 @@ class QueueSamples:
 
 
 def downsample_queues(samples: QueueSamples, *, bins: int = QUEUE_BINS) -> QueueSeries:
-    """The maximum depth of every non-empty queue over at most ``bins`` runs of samples."""
+    """The maximum depth of every non-empty queue over runs of samples.
+
+    There are at most ``bins`` runs, and one more for each idle span that would split one.
+    """
     count = len(samples.times)
     if count == 0:
         return QueueSeries(times=[], depths={})
-    starts = np.unique(np.linspace(0, count, num=min(bins, count), endpoint=False).astype(np.int64))
+    even = np.linspace(0, count, num=min(bins, count), endpoint=False).astype(np.int64)
+    # A bin across an idle span would move what came after it to before it.
+    spans = np.diff(samples.times)
+    resumed = 1 + np.flatnonzero(spans > IDLE_SPANS * np.median(spans)) if count > 1 else even[:0]
+    starts = np.union1d(even, resumed)
     return QueueSeries(
         times=samples.times[starts].tolist(),
         depths={

@@ -201,6 +201,15 @@ def test_downsampling_keeps_the_peak_and_covers_every_sample(depths, bins):
             assert depth == max(depths[edges[i] : edges[i + 1]])
 
 
+def test_no_bin_reaches_across_an_idle_span():
+    """67 ms of idle time were skipped between two bursts; each keeps its own depths."""
+    times = np.concatenate([np.arange(50) * 1e-6, 67e-3 + np.arange(50) * 1e-6])
+    depths = np.concatenate([np.full(50, 7), np.full(50, 9)])
+    series = downsample_queues(QueueSamples(times, {"p": depths}), bins=3)
+    before = [d for t, d in zip(series.times, series.depths["p"], strict=True) if t < 60e-3]
+    assert set(before) == {7} and series.times[-1] >= 67e-3
+
+
 def test_downsampling_nothing():
     empty = QueueSamples(np.array([]), {"p": np.array([], dtype=int)})
     assert downsample_queues(empty) == QueueSeries(times=[], depths={})
