@@ -1,8 +1,9 @@
 """The SDN application: installs a program's entries in the switches. The only sender of messages.
 
-On every connection it replaces the switch's tables in one atomic bundle and asks for a barrier;
-when all switches of the program have answered theirs it reports ready. A switch that reconnects, or
-a controller that is started again mid-run, repeats this without a packet noticing.
+On every connection it stages the switch's entries in a bundle, and commits it when a barrier shows
+that none was refused; a second barrier shows that the entries are in force. When all switches of
+the program have come so far it reports ready. A switch that reconnects, or a controller that is
+started again mid-run, repeats this without a packet noticing.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import json
 import logging
 import socket
+from dataclasses import dataclass, field
 from typing import Any
 
 from controllers import messages, sdn
@@ -37,6 +39,19 @@ class StatusReporter:
             LOG.warning("status reader is gone: %s", error)
 
 
+@dataclass(slots=True)
+class Installation:
+    """How far a switch has come. Transaction ids tell which message an answer belongs to."""
+
+    datapath: Any
+    switch: SwitchProgram
+    entries: dict[int, Entry] = field(default_factory=dict)
+    staged: int | None = None
+    """Transaction id of the barrier after all entries."""
+    committed: int | None = None
+    """Transaction id of the barrier after the commit."""
+
+
 class RoutingApp(sdn.App):  # type: ignore[misc]
     """Keeps the switches of a program programmed."""
 
@@ -46,10 +61,9 @@ class RoutingApp(sdn.App):  # type: ignore[misc]
         super().__init__(*args, **kwargs)
         self._switches = {switch.datapath_id: switch for switch in program.switches}
         self._report = report
+        self._installations: dict[int, Installation] = {}
         self._installed: set[int] = set()
         self._ready = False
-        self._sent: dict[int, dict[int, Entry]] = {}
-        """Datapath id -> transaction id -> the entry that was sent under it."""
 
     @sdn.set_ev_cls(sdn.ofp_event.EventOFPSwitchFeatures, sdn.CONFIG_DISPATCHER)  # type: ignore[untyped-decorator]
     def switch_connected(self, event: Any) -> None:
@@ -63,27 +77,42 @@ class RoutingApp(sdn.App):  # type: ignore[misc]
                 f"the program knows {', '.join(f'{known:#x}' for known in self._switches)}",
             )
             return
-        self._install(datapath, switch)
+        self._stage(Installation(datapath, switch))
 
-    def _install(self, datapath: Any, switch: SwitchProgram) -> None:
-        sent: dict[int, Entry] = {}
-        self._sent[datapath.id] = sent
-        bundle = messages.replace_all(datapath, switch.entries, bundle_id=switch.datapath_id)
-        # Between opening and commit: one message that deletes, then one per entry.
-        first = len(bundle) - 1 - len(switch.entries)
-        for position, message in enumerate(bundle):
-            datapath.set_xid(message)
-            if 0 <= position - first < len(switch.entries):
-                sent[message.xid] = switch.entries[position - first]
-            datapath.send_msg(message)
-        datapath.send_msg(messages.barrier(datapath))
+    def _stage(self, installation: Installation) -> None:
+        datapath, switch = installation.datapath, installation.switch
+        self._installations[datapath.id] = installation
+        self._send(datapath, messages.open_bundle(datapath, switch.datapath_id))
+        delete = messages.delete_all(datapath)
+        self._send(datapath, messages.in_bundle(datapath, switch.datapath_id, delete))
+        for entry in switch.entries:
+            add = messages.add(datapath, entry)
+            staged = messages.in_bundle(datapath, switch.datapath_id, add)
+            installation.entries[self._send(datapath, staged)] = entry
+        installation.staged = self._send(datapath, messages.barrier(datapath))
+
+    @staticmethod
+    def _send(datapath: Any, message: Any) -> int:
+        datapath.set_xid(message)
+        datapath.send_msg(message)
+        return int(message.xid)
 
     @sdn.set_ev_cls(sdn.ofp_event.EventOFPBarrierReply, _ALL_STATES)  # type: ignore[untyped-decorator]
     def barrier_answered(self, event: Any) -> None:
-        """A switch has executed everything that was sent before the barrier."""
-        switch = self._switches[event.msg.datapath.id]
-        if switch.datapath_id not in self._sent:
-            return  # its bundle failed; the error has been reported
+        """A switch has executed everything that was sent before the barrier: next step."""
+        message = event.msg
+        datapath = message.datapath
+        installation = self._installations.get(datapath.id)
+        if installation is None:
+            return  # refused, and reported
+        if message.xid == installation.staged:
+            commit = messages.commit_bundle(datapath, installation.switch.datapath_id)
+            self._send(datapath, commit)
+            installation.committed = self._send(datapath, messages.barrier(datapath))
+        elif message.xid == installation.committed:
+            self._in_force(installation.switch)
+
+    def _in_force(self, switch: SwitchProgram) -> None:
         self._report("installed", switch=switch.name, entries=len(switch.entries))
         self._installed.add(switch.datapath_id)
         if len(self._installed) == len(self._switches) and not self._ready:
@@ -92,11 +121,16 @@ class RoutingApp(sdn.App):  # type: ignore[misc]
 
     @sdn.set_ev_cls(sdn.ofp_event.EventOFPErrorMsg, _ALL_STATES)  # type: ignore[untyped-decorator]
     def error_received(self, event: Any) -> None:
-        """A switch refused something: report what, in words."""
+        """A switch refused something: leave its tables as they are and report it in words."""
         message = event.msg
         datapath = message.datapath
+        installation = self._installations.pop(datapath.id, None)
+        entry = None
+        if installation is not None:
+            entry = installation.entries.get(message.xid)
+            discard = messages.discard_bundle(datapath, installation.switch.datapath_id)
+            self._send(datapath, discard)
         switch = self._switches.get(datapath.id)
-        entry = self._sent.pop(datapath.id, {}).get(message.xid)
         self._report(
             "error",
             switch=switch.name if switch else None,

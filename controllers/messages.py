@@ -112,24 +112,42 @@ def delete_all(datapath: Any) -> Any:
     )
 
 
-def replace_all(datapath: Any, entries: Iterable[Entry], *, bundle_id: int) -> list[Any]:
-    """Messages that swap a switch's tables for these entries, atomically.
+def _bundle_flags(datapath: Any) -> int:
+    return int(datapath.ofproto.ONF_BF_ATOMIC | datapath.ofproto.ONF_BF_ORDERED)
 
-    An OpenFlow 1.4 bundle as the ONF's 1.3 extension (EXT-230) carries it: packets meet either the
-    old tables or the new, never a gap, and an entry that is refused leaves the old ones in place.
+
+def _bundle_control(datapath: Any, bundle_id: int, kind: int) -> Any:
+    parser = datapath.ofproto_parser
+    return parser.ONFBundleCtrlMsg(datapath, bundle_id, kind, _bundle_flags(datapath), [])
+
+
+def open_bundle(datapath: Any, bundle_id: int) -> Any:
+    """Open a bundle: OpenFlow 1.4's, as the ONF's extension EXT-230 brings it to 1.3.
+
+    What is put in it takes effect all at once when it is committed; packets meet either the old
+    tables or the new, never a gap.
     """
-    ofproto, parser = datapath.ofproto, datapath.ofproto_parser
-    flags = ofproto.ONF_BF_ATOMIC | ofproto.ONF_BF_ORDERED
+    return _bundle_control(datapath, bundle_id, datapath.ofproto.ONF_BCT_OPEN_REQUEST)
 
-    def control(kind: int) -> Any:
-        return parser.ONFBundleCtrlMsg(datapath, bundle_id, kind, flags, [])
 
-    changes = [delete_all(datapath), *(add(datapath, entry) for entry in entries)]
-    return [
-        control(ofproto.ONF_BCT_OPEN_REQUEST),
-        *(parser.ONFBundleAddMsg(datapath, bundle_id, flags, change, []) for change in changes),
-        control(ofproto.ONF_BCT_COMMIT_REQUEST),
-    ]
+def in_bundle(datapath: Any, bundle_id: int, message: Any) -> Any:
+    """Put a message in an open bundle.
+
+    A message that the switch cannot read is left out of the bundle with an error, and what is left
+    can still be committed: look for errors before ``commit_bundle``.
+    """
+    flags = _bundle_flags(datapath)
+    return datapath.ofproto_parser.ONFBundleAddMsg(datapath, bundle_id, flags, message, [])
+
+
+def commit_bundle(datapath: Any, bundle_id: int) -> Any:
+    """Apply all messages of a bundle, or none."""
+    return _bundle_control(datapath, bundle_id, datapath.ofproto.ONF_BCT_COMMIT_REQUEST)
+
+
+def discard_bundle(datapath: Any, bundle_id: int) -> Any:
+    """Forget a bundle."""
+    return _bundle_control(datapath, bundle_id, datapath.ofproto.ONF_BCT_DISCARD_REQUEST)
 
 
 def barrier(datapath: Any) -> Any:

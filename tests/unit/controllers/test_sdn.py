@@ -125,16 +125,19 @@ def test_drop_entry_has_no_instruction(datapath: Any) -> None:
     assert "priority=0 actions=drop" in text
 
 
-def test_tables_are_replaced_in_one_ordered_atomic_bundle(datapath: Any) -> None:
-    entries = [Entry(0, 0, {}, (Drop(),)), Entry(0, 1, {}, (Output(1),))]
-    texts = [decode(m) for m in messages.replace_all(datapath, entries, bundle_id=6)]
-    assert len(texts) == 5
-    assert "OPEN_REQUEST" in texts[0]
-    assert "COMMIT_REQUEST" in texts[-1]
-    assert all("bundle_id=0x6" in text and "atomic ordered" in text for text in texts)
-    assert "DEL table:255" in texts[1]
-    assert "actions=drop" in texts[2]
-    assert "output:1" in texts[3]
+def test_bundles_are_ordered_and_atomic(datapath: Any) -> None:
+    add = messages.add(datapath, Entry(0, 1, {}, (Output(1),)))
+    texts = {
+        "OPEN_REQUEST": decode(messages.open_bundle(datapath, 6)),
+        "DEL table:255": decode(messages.in_bundle(datapath, 6, messages.delete_all(datapath))),
+        "ADD priority=1 actions=output:1": decode(messages.in_bundle(datapath, 6, add)),
+        "COMMIT_REQUEST": decode(messages.commit_bundle(datapath, 6)),
+        "DISCARD_REQUEST": decode(messages.discard_bundle(datapath, 6)),
+    }
+    for what, text in texts.items():
+        assert what in text
+        assert "bundle_id=0x6" in text
+        assert "atomic ordered" in text
 
 
 def test_an_instruction_is_not_an_action(datapath: Any) -> None:
