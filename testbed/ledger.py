@@ -169,11 +169,7 @@ def build_ledger(nics: Iterable[NicCounters], ports: Iterable[PortCounters]) -> 
     """
     nics, ports = list(nics), list(ports)
     rows = _rows(nics, ports)
-    accounts = [
-        account
-        for traffic_class in TrafficClass
-        if (account := _account(traffic_class, nics, rows)) is not None
-    ]
+    accounts = _attribute_unclassified([_account(c, nics, rows) for c in TrafficClass])
     checks = [
         *_end_to_end(accounts),
         *_port_checks(ports),
@@ -238,15 +234,12 @@ def _rows(nics: list[NicCounters], ports: list[PortCounters]) -> list[LedgerRow]
 
 def _account(
     traffic_class: TrafficClass, nics: list[NicCounters], rows: list[LedgerRow]
-) -> LedgerAccount | None:
-    """The sum of one class; None for a class that nobody sent, received or lost."""
+) -> LedgerAccount:
     sent = sum(nic.sent.get(traffic_class, Count()).packets for nic in nics)
     by_fate = {"delivered": 0, "dropped": 0, "in flight": 0}
     for row in rows:
         if row.traffic_class is traffic_class:
             by_fate[row.fate] += row.packets
-    if not sent and not any(by_fate.values()):
-        return None
     return LedgerAccount(
         traffic_class=traffic_class,
         sent=sent,
@@ -254,6 +247,32 @@ def _account(
         dropped=by_fate["dropped"],
         in_flight=by_fate["in flight"],
         open=sent - sum(by_fate.values()),
+    )
+
+
+def _attribute_unclassified(accounts: list[LedgerAccount]) -> list[LedgerAccount]:
+    """Let losses of unknown class explain what the known classes miss; omit empty accounts.
+
+    A frame that a NIC dropped for its ICRC was sent as data or control, which can no longer be read.
+    """
+    *known, other = accounts
+    unclassified = other.dropped if other.sent == 0 else 0
+    attributed = []
+    for account in known:
+        share = max(0, min(account.open, unclassified))
+        unclassified -= share
+        other = _with_dropped(other, -share)
+        attributed.append(_with_dropped(account, share))
+    return [
+        account
+        for account in (*attributed, other)
+        if account.sent or account.delivered or account.dropped or account.in_flight
+    ]
+
+
+def _with_dropped(account: LedgerAccount, more: int) -> LedgerAccount:
+    return account.model_copy(
+        update={"dropped": account.dropped + more, "open": account.open - more}
     )
 
 

@@ -155,6 +155,18 @@ def test_errors_that_cancel_out_in_the_sum_stay_open():
     assert build_ledger(nics, ports).open == 2
 
 
+def test_a_loss_of_unknown_class_explains_a_known_packet_once():
+    """A frame with a wrong ICRC was one of the data packets; a second one was not sent by anyone."""
+    nics, ports = two_leaves()
+    received = {DATA: nics[1].delivered[DATA] - frames(1)}
+    corrupt = {"ICRC error": {TrafficClass.OTHER: frames(1)}}
+    nics[1] = replace(nics[1], delivered=received, receive_dropped=corrupt)
+    ledger = build_ledger(nics, ports)
+    assert ledger.closed and [a.dropped for a in ledger.accounts] == [12, 0]
+    nics[1] = replace(nics[1], receive_dropped={"ICRC error": {TrafficClass.OTHER: frames(2)}})
+    assert build_ledger(nics, ports).open == 1
+
+
 def test_wrong_bytes_alone_open_the_ledger():
     nics, ports = two_leaves()
     ports[0] = replace(ports[0], dequeued=ports[0].dequeued - Count(0, 4))
