@@ -253,7 +253,7 @@ def _account(
 def _attribute_unclassified(accounts: list[LedgerAccount]) -> list[LedgerAccount]:
     """Let losses of unknown class explain what the known classes miss; omit empty accounts.
 
-    A frame that a NIC dropped for its ICRC was sent as data or control, which can no longer be read.
+    A frame dropped for its ICRC was sent as data or control; which can no longer be read.
     """
     *known, other = accounts
     unclassified = other.dropped if other.sent == 0 else 0

@@ -156,7 +156,7 @@ def test_errors_that_cancel_out_in_the_sum_stay_open():
 
 
 def test_a_loss_of_unknown_class_explains_a_known_packet_once():
-    """A frame with a wrong ICRC was one of the data packets; a second one was not sent by anyone."""
+    """A frame with a wrong ICRC was one of the data packets; a second one nobody sent."""
     nics, ports = two_leaves()
     received = {DATA: nics[1].delivered[DATA] - frames(1)}
     corrupt = {"ICRC error": {TrafficClass.OTHER: frames(1)}}
