@@ -34,7 +34,7 @@ test: lint  ## style, types and every test; those that build a fabric need root
 
 test-ryu: setup  ## the routing tests with Ryu 4.34 in place of os-ken
 	tools/ryu-env.sh .venv-ryu
-	ROCELAB_CONTROLLER_PYTHON=.venv-ryu/bin/python $(PYTEST) tests -k routing
+	ROCELAB_CONTROLLER_PYTHON=.venv-ryu/bin/python $(PYTEST) tests/fabric/test_routing.py
 
 bench: setup  ## benchmarks, each a ratio within one run
 	$(BIN)/python -m tests.bench

@@ -20,7 +20,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer.exceptions import TyperException
 
-from testbed.options import ExitStatus, OutputError, RunOptions, create_run_directory
+from testbed.options import (
+    ExitStatus,
+    OutputError,
+    RunOptions,
+    create_run_directory,
+    point_latest_at,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -314,6 +320,7 @@ def _print_outcome(directory: Path, status: int, *, quiet: bool, as_json: bool) 
 
     if not (directory / RESULT_FILE).exists():
         return  # whatever prevented a result has been said
+    point_latest_at(directory)
     result = read_result(directory)
     if as_json:
         print(summary.as_json(result, directory, status))

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
 from dataclasses import dataclass
 from datetime import datetime
 from enum import IntEnum
 from pathlib import Path
+
+LATEST = "latest"
+"""Name of the link to the newest run beside the runs' directories."""
 
 
 class ExitStatus(IntEnum):
@@ -50,3 +54,14 @@ def create_run_directory(output: Path, name: str, started: datetime) -> Path:
     except OSError as error:
         raise OutputError(f"--output {output}: cannot be written to: {error.strerror}") from error
     raise OutputError(f"--output {output}: holds 999 runs named {stem}")
+
+
+def point_latest_at(directory: Path) -> None:
+    """Make ``latest``, beside a run directory, a link to it; a file of that name is left alone."""
+    link = directory.parent / LATEST
+    if link.exists() and not link.is_symlink():
+        return
+    with contextlib.suppress(OSError):  # a convenience; some file systems have no links
+        fresh = directory.parent / f".{LATEST}.{directory.name}"
+        fresh.symlink_to(directory.name)
+        fresh.replace(link)

@@ -13,7 +13,7 @@ import pytest
 from synthetic import run_result
 
 from testbed import cli, doctor, isolation
-from testbed.options import create_run_directory
+from testbed.options import create_run_directory, point_latest_at
 from testbed.results import write_result
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -137,6 +137,21 @@ def test_output_that_cannot_be_written_is_status_2(invoke, isolated, tmp_path, o
     assert f"--output {output}: cannot be written to" in err
 
 
+def test_latest_is_a_link_that_moves_on(tmp_path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        point_latest_at(tmp_path / name)
+    assert (tmp_path / "latest").readlink() == Path("b")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b", "latest"]
+
+
+def test_latest_spares_what_is_no_link(tmp_path) -> None:
+    (tmp_path / "latest").write_text("mine")
+    (tmp_path / "a").mkdir()
+    point_latest_at(tmp_path / "a")
+    assert (tmp_path / "latest").read_text() == "mine"
+
+
 def run_that_writes(tmp_path: Path, status: int):
     def action() -> int:
         (directory,) = (tmp_path / "runs").iterdir()
@@ -162,6 +177,7 @@ def test_outcome_in_one_line(invoke, isolated, tmp_path) -> None:
     status, out, _ = invoke("run", "incast", "--quiet")
     assert status == 1
     assert out.count("\n") == 1
+    assert (tmp_path / "runs" / "latest" / "result.json").exists()
     assert "expectation failed: max_queue_depth <= 300 KB" in out
 
 

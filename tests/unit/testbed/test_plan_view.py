@@ -1,0 +1,66 @@
+"""The plan on paper: what is shown, and that predicted paths are paths."""
+
+from __future__ import annotations
+
+import io
+from itertools import pairwise
+
+import pytest
+from rich.console import Console
+
+from testbed.plan_view import ROWS, predicted_paths, print_plan
+from testbed.scenario import build_topology, load_scenario, plan_traffic
+
+
+def shown(*overrides: str, name: str = "incast") -> str:
+    console = Console(file=io.StringIO(), width=80, highlight=False)
+    print_plan(load_scenario(name, ["dilation=1000", *overrides]), console)
+    return console.file.getvalue()
+
+
+def test_sizes_addresses_and_bounds() -> None:
+    text = shown()
+    assert "leaf-spine: 2 + 2 switches, 8 servers, 8 ranks, 12 links" in text
+    assert "10.2.0.4" in text and "rank7-leaf2" in text
+    assert "payload 29.4 MB" in text
+    # 7 x 2 messages of 2 MiB through one 400 Gb/s port: 587 us of payload, and 2 % of headers
+    assert "no network can finish before 601 us" in text
+    assert "dilation 1000: at least 0.6 s of wall time" in text
+
+
+def test_equal_variants_are_shown_once() -> None:
+    text = shown()
+    assert text.count("no network can finish") == 1
+    assert "variant selective-repeat: the same fabric, paths and traffic as go-back-n" in text
+
+
+def test_variants_that_route_differently_are_shown_both() -> None:
+    assert shown(name="permutation").count("no network can finish") == 2
+
+
+def test_large_fabrics_are_cut_short() -> None:
+    text = shown("topology.servers_per_leaf=40", "topology.leaves=4", "workload.senders=all")
+    assert f"… and {160 - ROWS} more ranks" in text
+    assert f"… and {159 - ROWS} more flows" in text
+    assert len(text.splitlines()) < 60
+
+
+def test_auto_dilation_is_estimated() -> None:
+    console = Console(file=io.StringIO(), width=80)
+    print_plan(load_scenario("incast"), console)
+    assert "dilation auto, about " in console.file.getvalue()
+
+
+@pytest.mark.parametrize("scheme", ["ecmp", "static"])
+def test_predicted_paths_are_wired(scheme: str) -> None:
+    scenario = load_scenario("all-to-all", [f"routing.scheme={scheme}"])
+    topology = build_topology(scenario)
+    plan = plan_traffic(scenario, topology)
+    paths = predicted_paths(scenario, topology, plan)
+    assert len(paths) == len(plan.connections)
+    for connection, path in zip(plan.connections, paths, strict=True):
+        hops = [topology.interfaces[name] for name in path]
+        assert hops[0].name == topology.nic(connection.source_rank).name
+        assert hops[-1].peer == topology.nic(connection.destination_rank).name
+        for sender, receiver in pairwise(hops):
+            assert sender.peer_node == receiver.node
