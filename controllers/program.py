@@ -22,6 +22,16 @@ VERSION = 1
 
 _ACTIONS: dict[str, type] = {kind.__name__: kind for kind in get_args(Action)}
 
+_ENUMERATIONS: dict[type, dict[str, type[Enum]]] = {
+    kind: {
+        name: hint
+        for name, hint in get_type_hints(kind).items()
+        if isinstance(hint, type) and issubclass(hint, Enum)
+    }
+    for kind in _ACTIONS.values()
+}
+"""Action -> its fields that are enumerations, which JSON holds by value."""
+
 
 class ProgramError(ValueError):
     """A program file cannot be read; the message names the file and what is wrong."""
@@ -107,11 +117,9 @@ def _decode_entry(encoded: Mapping[str, Any]) -> Entry:
 
 
 def _decode_action(encoded: Mapping[str, Any]) -> Action:
-    kind = _ACTIONS[encoded["action"]]
-    hints = get_type_hints(kind)
-    arguments = {name: value for name, value in encoded.items() if name != "action"}
-    for name, hint in hints.items():
-        if isinstance(hint, type) and issubclass(hint, Enum):
-            arguments[name] = hint(arguments[name])
+    arguments = dict(encoded)
+    kind = _ACTIONS[arguments.pop("action")]
+    for name, enumeration in _ENUMERATIONS[kind].items():
+        arguments[name] = enumeration(arguments[name])
     action: Action = kind(**arguments)
     return action
