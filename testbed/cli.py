@@ -338,15 +338,14 @@ def _print_checks(checks: Sequence[Check], console: Console) -> None:
 
     table = Table(box=None, pad_edge=False)
     for column in ("", "what", "for", "detail"):
-        table.add_column(column, overflow="fold")
+        table.add_column(column, overflow="fold", no_wrap=column in ("", "what"))
     styles = {State.OK: "green", State.MISSING: "bold red", State.UNKNOWN: "yellow"}
     for check in checks:
-        state = check.state.value
-        if check.state is State.MISSING and not check.critical:
-            state = "missing (optional)"
-        detail = ": ".join(filter(None, (check.detail, check.remedy)))
-        row = (check.name, check.purpose, detail)
-        table.add_row(Text(state, styles[check.state]), *map(Text, row))
+        optional = check.state is State.MISSING and not check.critical
+        style = "yellow" if optional else styles[check.state]
+        parts = ("can do without" if optional else "", check.detail, check.remedy)
+        row = (check.name, check.purpose, ": ".join(filter(None, parts)))
+        table.add_row(Text(check.state.value, style), *map(Text, row))
     console.print(table)
 
 
