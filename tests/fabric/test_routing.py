@@ -59,6 +59,19 @@ def isolated(function: Callable[[], Any], result: Path) -> Any:
     return json.loads(result.read_text())
 
 
+class PatientOpenVSwitch(OpenVSwitch):
+    """Waits until a daemon's socket accepts, not only until it exists: bind comes before listen."""
+
+    def _wait_for(self, path: Path, timeout: float = 20.0) -> None:
+        super()._wait_for(path, timeout)
+
+        def accepts() -> bool:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
+                return sock.connect_ex(str(path)) == 0
+
+        wait_until(accepts, timeout=timeout)
+
+
 class PlainFabric:
     """All NIC ends stay in the run's namespace, without addresses; frames are sent by hand."""
 
@@ -66,7 +79,7 @@ class PlainFabric:
         self.topology = topology
         self.entries = create_scheme(scheme, parameters, seed=7).entries(topology)
         self.tables = FabricTables(topology, self.entries)
-        self.ovs = OpenVSwitch(directory / "ovs", directory / "logs")
+        self.ovs = PatientOpenVSwitch(directory / "ovs", directory / "logs")
         program = directory / "program.json"
         write_program(program, topology, self.entries)
         self.controller = ControllerProcess(program, log=directory / "controller.log")
