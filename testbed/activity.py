@@ -1,7 +1,7 @@
-"""A board in shared memory on which every server says what it waits for.
+"""A board in shared memory on which every server says what it does and what it waits for.
 
-The runner reads it to decide whether emulated time may be skipped: nothing in flight, and everyone
-only waits for a timer. Nothing here imports from the rest of the project.
+The runner reads it to show progress and to decide whether emulated time may be skipped: nothing in
+flight, and everyone only waits for a timer. Nothing here imports from the rest of the project.
 """
 
 from __future__ import annotations
@@ -16,22 +16,58 @@ ROW_DTYPE = np.dtype(
         ("idle", "<i8"),
         ("sent_frames", "<i8"),
         ("received_frames", "<i8"),
+        ("finished_ranks", "<i8"),
         ("next_timer", "<f8"),
-        ("payload_bytes", "<i8"),
     ]
 )
-"""One server's row. ``wakeups`` grows with every turn of its event loop; ``idle`` is 1 while it
-waits; frames are what its NICs gave to and took from the fabric; ``next_timer`` is in emulated
-seconds, infinity when it waits for none; ``payload_bytes`` is what its ranks have received."""
+"""One server's row. ``wakeups`` counts the turns of its event loop; ``idle`` is 1 while it waits;
+frames are what its NICs gave to and took from the fabric; ``finished_ranks`` have nothing left to
+do; ``next_timer`` is in emulated seconds, infinity when it waits for none."""
+
+_WAKEUPS, _IDLE, _SENT, _RECEIVED, _FINISHED, _TIMER = range(6)
+
+
+class ActivityRow:
+    """The writer's side of one row; single writer."""
+
+    def __init__(self, memory: memoryview) -> None:
+        self._integers = memory.cast("q")
+        self._floats = memory.cast("d")
+
+    def begin(self, wakeups: int) -> None:
+        """Say that a turn of the event loop begins."""
+        self._integers[_IDLE] = 0
+        self._integers[_WAKEUPS] = wakeups
+
+    def wait(self, next_timer: float) -> None:
+        """Say that the loop waits for a frame or for a timer (emulated seconds)."""
+        self._floats[_TIMER] = next_timer
+        self._integers[_IDLE] = 1
+
+    def sent(self, frames: int) -> None:
+        """Count frames about to be given to the fabric."""
+        self._integers[_SENT] += frames
+
+    def received(self, frames: int) -> None:
+        """Count frames taken from the fabric."""
+        self._integers[_RECEIVED] += frames
+
+    def finish_rank(self) -> None:
+        """Count a rank that has nothing left to do."""
+        self._integers[_FINISHED] += 1
 
 
 class ActivityBoard:
     """Rows for a number of servers, in anonymous memory that forked processes share."""
 
     def __init__(self, servers: int) -> None:
-        size = max(1, servers) * ROW_DTYPE.itemsize
-        self._memory = mmap.mmap(-1, size)
+        self._memory = mmap.mmap(-1, max(1, servers) * ROW_DTYPE.itemsize)
         self.rows = np.frombuffer(self._memory, dtype=ROW_DTYPE, count=servers)
+
+    def row(self, server: int) -> ActivityRow:
+        """The writer's side of a server's row."""
+        start = server * ROW_DTYPE.itemsize
+        return ActivityRow(memoryview(self._memory)[start : start + ROW_DTYPE.itemsize])
 
     def all_waiting(self) -> bool:
         """Whether every server is waiting, with nothing received or done in between two looks."""

@@ -28,6 +28,9 @@ ETHERNET_HEADER = 14
 """Bytes."""
 
 
+_LINK_GROUP = 4791
+
+
 class FabricError(RuntimeError):
     """The fabric could not be built as planned."""
 
@@ -93,6 +96,7 @@ class Fabric:
         directory.mkdir(parents=True, exist_ok=True)
         self.mmu = Mmu(topology, policy, directory)
         self._routes: dict[str, IPRoute] = {}
+        self._built_links = False
         self._plans = {
             i.name: PortPlan(i.ifindex, i.name, i.rate / dilation, ROCE_MTU + ETHERNET_HEADER)
             for i in topology.interfaces.values()
@@ -128,8 +132,12 @@ class Fabric:
         return found
 
     def stop(self) -> None:
-        """End switches and shells. Idempotent; interfaces die with the namespaces."""
+        """Take everything down, so that another fabric can be built in its place. Idempotent."""
         self.ovs.stop()
+        if self._built_links:
+            self._built_links = False
+            # the whole group in one request; either end takes its link with it
+            self._ip_batch([f"link delete group {_LINK_GROUP}"])
         for ip in self._routes.values():
             ip.close()
         self._routes.clear()
@@ -158,7 +166,8 @@ class Fabric:
             lines.append(
                 f"link add {self._link_end(first)} type veth peer {self._link_end(second)}"
             )
-        lines += [f"link set {i.name} up" for i in self._interfaces_in("")]
+        lines += [f"link set {i.name} up group {_LINK_GROUP}" for i in self._interfaces_in("")]
+        self._built_links = True
         self._ip_batch(lines)
         for first, second in pairs:
             self.net.addLink(

@@ -11,11 +11,19 @@ from numpy.typing import NDArray
 
 from testbed.activity import ActivityBoard
 from testbed.asic.mmu import Drop, Mmu
+from testbed.asic.scheduler import FRAME_OVERHEAD
 from testbed.clock import EmulatedClock
+from testbed.fidelity import LinkRate
 from testbed.topology import NodeKind, Topology
 
 SHORTEST_SKIP = 0.003
 """Wall seconds; a shorter wait is cheaper than the wake-ups that skipping it costs."""
+
+FRAME = 4200
+"""Bytes of a full frame, near enough."""
+
+BUSY_FRAMES = 100
+"""A rate is measured over at least so many frames: one more or less at either end is 2 % then."""
 
 VANISHED_AFTER = 2.0
 """Wall seconds without any movement after which a frame that nobody has is called vanished."""
@@ -34,6 +42,56 @@ class DepthSeries:
         if not self.depths:
             return np.zeros((0, len(self.names)), dtype=np.int64)
         return np.stack(self.depths)
+
+
+class _BusyRates:
+    """Throughput of each switch port over its longest stretch of an uninterruptedly full queue."""
+
+    def __init__(self, topology: Topology, dilation: float) -> None:
+        interfaces = list(topology.interfaces.values())
+        self._names = [i.name for i in interfaces]
+        self._dilation = dilation
+        self._rates = np.array([i.rate for i in interfaces]) / dilation
+        self._on_switch = np.array(
+            [topology.nodes[i.node].kind is NodeKind.SWITCH for i in interfaces]
+        )
+        count = len(interfaces)
+        self._busy = np.zeros(count, dtype=bool)
+        self._since = np.zeros(count)
+        self._start = np.zeros(count)
+        self._best_time = np.zeros(count)
+        self._best_bytes = np.zeros(count)
+        self._last = 0.0
+
+    def sample(self, now: float, depths: NDArray[np.int64], mmu: Mmu) -> None:
+        """Take in one sample; ``now`` in wall seconds."""
+        drained = self._rates / 8 * (now - self._last)
+        self._last = now
+        # a queue that could have emptied since the last sample does not count as busy
+        busy = self._on_switch & (depths > 2 * drained + FRAME)
+        if not (busy.any() or self._busy.any()):
+            return
+        dequeued = mmu.ports["dequeued"]
+        wire = dequeued["bytes"].sum(axis=1) + FRAME_OVERHEAD * dequeued["packets"].sum(axis=1)
+        begins = busy & ~self._busy
+        self._since[begins] = now
+        self._start[begins] = wire[begins]
+        span = np.where(busy, now - self._since, 0.0)
+        better = span > self._best_time
+        self._best_time[better] = span[better]
+        self._best_bytes[better] = (wire - self._start)[better]
+        self._busy = busy
+
+    def results(self) -> list[LinkRate]:
+        """Ports whose stretch was at least BUSY_FRAMES frames long."""
+        return [
+            LinkRate(
+                interface=self._names[i],
+                nominal=float(self._rates[i]) * self._dilation,
+                measured=float(self._best_bytes[i] * 8 / self._best_time[i]) * self._dilation,
+            )
+            for i in np.flatnonzero(self._best_bytes >= BUSY_FRAMES * FRAME)
+        ]
 
 
 class Telemetry:
@@ -56,14 +114,7 @@ class Telemetry:
         self.longest_gap = 0.0
         """Longest wall time between two ticks, in seconds."""
         self.skips = 0
-        nics = np.array(
-            [topology.nodes[i.node].kind is NodeKind.SERVER for i in topology.interfaces.values()]
-        )
-        peers = np.array(
-            [topology.nodes[i.peer_node].kind is NodeKind.SERVER
-             for i in topology.interfaces.values()]
-        )  # fmt: skip
-        self._from_nic, self._to_nic = nics, peers
+        self._rates = _BusyRates(topology, clock.dilation)
         self._last_tick = time.monotonic()
         self._last_movement = self._last_tick
         self._last_total = -1
@@ -82,6 +133,7 @@ class Telemetry:
             self.series.depths.append(depths)
         self._quiet = quiet
         self.collect_drops()
+        self._rates.sample(now, depths, self._mmu)
         total = int(self._board.rows["wakeups"].sum())
         if total != self._last_total:
             self._last_total = total
@@ -96,6 +148,20 @@ class Telemetry:
             now, emulated = time.monotonic_ns(), self._clock.now()
             scale = 1e-9 / self._clock.dilation
             self.drops += [(emulated - (now - drop.time) * scale, drop) for drop in taken]
+
+    def link_rates(self) -> list[LinkRate]:
+        """Rates of the switch ports that were busy long enough to measure, in emulated bit/s."""
+        return self._rates.results()
+
+    @property
+    def quiescent(self) -> bool:
+        """Nothing is in flight and nobody waits for a timer: nothing will ever happen again."""
+        return (
+            not self._mmu.depths().any()
+            and self._board.all_waiting()
+            and self._board.next_timer() == float("inf")
+            and self.frames_in_flight() == 0
+        )
 
     def frames_in_flight(self) -> int:
         """RoCE frames that NICs sent and that neither a NIC has nor a queue dropped."""

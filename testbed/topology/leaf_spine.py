@@ -41,7 +41,7 @@ class LeafSpine(TopologyKind):
     parameters = LeafSpineParameters
 
     def build(self, parameters: Any) -> Topology:
-        """Return the fabric. Raises TopologyError when it exceeds what a switch or a name can hold."""
+        """Return the fabric. Raises TopologyError when a switch would need too many ports."""
         p: LeafSpineParameters = parameters
         below = p.servers_per_leaf * p.gpus_per_server
         if below + p.spines > SWITCH_PORT_LIMIT:

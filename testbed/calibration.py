@@ -1,0 +1,96 @@
+"""How fast is this machine, and which dilation does a plan need on it?
+
+A short measurement times the hottest work of the run, building and checking one 4 KiB packet. The
+other costs per packet are known multiples of it: they were measured side by side on one machine,
+and all of them scale with the speed of a core. The verdict on the run checks the choice.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+import zlib
+
+from testbed.topology import Topology
+from traffic.bounds import wire_bytes
+from traffic.plan import OpKind, Plan
+
+MEASUREMENT_TIME = 0.05
+"""Wall seconds."""
+
+REFERENCE_SECONDS = 1.6e-6
+"""The measured unit, a copy and a CRC-32 of 4 KiB, on the machine of the costs below."""
+
+SEND_COST, RECEIVE_COST, HOP_COST = 14e-6, 18e-6, 6e-6
+"""Seconds of CPU per packet on that machine: NIC send, NIC receive with its share of the ACKs, one
+switch. Measured with whole runs (make bench), system time included."""
+
+UTILISATION = 0.35
+"""Share of all cores that the traffic may need on average. Servers and switches take turns on few
+cores, and every turn that somebody waits for makes him late."""
+
+WAKEUP_LATENCY = 0.002
+"""Wall seconds by which a process may be late on a loaded machine."""
+
+RTT_SHARE = 0.1
+"""The share of the base RTT that such a delay may be (testbed.fidelity judges by it)."""
+
+
+def measure_unit() -> float:
+    """Seconds of the unit of work on this machine, the best of many."""
+    data = bytes(4096)
+    buffer = bytearray(4160)
+    best = math.inf
+    end = time.perf_counter() + MEASUREMENT_TIME
+    while time.perf_counter() < end:
+        start = time.perf_counter()
+        for _ in range(50):
+            buffer[54:4150] = data
+            zlib.crc32(buffer)
+        best = min(best, (time.perf_counter() - start) / 50)
+    return best
+
+
+def cpu_per_emulated_second(plan: Plan, topology: Topology, path_mtu: int) -> float:
+    """CPU seconds on the reference machine for one emulated second at full rate.
+
+    Every rank that sends is taken to send at line rate all the time.
+    """
+    total = 0.0
+    for rank in range(plan.world_size):
+        sends = [op for op in plan.ops[rank] if op.kind is OpKind.SEND]
+        if not sends:
+            continue
+        packets = sum(max(1, math.ceil(op.length / path_mtu)) for op in sends)
+        wire = sum(wire_bytes(op, path_mtu) for op in sends)
+        rate = topology.nic(rank).rate / 8 / (wire / packets)
+        hops = [
+            topology.switch_hops(rank, plan.connections[op.connection].destination_rank)
+            for op in sends
+        ]
+        mean_hops = sum(hops) / len(hops)
+        total += rate * (SEND_COST + RECEIVE_COST + HOP_COST * mean_hops)
+    return total
+
+
+def base_rtt(topology: Topology, plan: Plan) -> float:
+    """Round trip of the empty fabric over the longest path that the plan uses, in seconds."""
+    hops = max(
+        (topology.switch_hops(c.source_rank, c.destination_rank) for c in plan.connections),
+        default=1,
+    )
+    return 2 * topology.one_way_latency(hops)
+
+
+def choose_dilation(
+    plan: Plan, topology: Topology, *, path_mtu: int, unit: float, cores: int | None = None
+) -> float:
+    """The dilation for a machine whose unit takes ``unit`` seconds; two digits, rounded up."""
+    cores = cores or len(os.sched_getaffinity(0))
+    slowness = unit / REFERENCE_SECONDS
+    by_load = cpu_per_emulated_second(plan, topology, path_mtu) * slowness / (cores * UTILISATION)
+    by_latency = WAKEUP_LATENCY * slowness / (RTT_SHARE * base_rtt(topology, plan))
+    k = max(by_load, by_latency, 1.0)
+    step: float = 10.0 ** (math.floor(math.log10(k)) - 1)
+    return math.ceil(round(k / step, 9)) * step

@@ -1,0 +1,380 @@
+"""From raw measurements to the result of a variant: flows, ranks, ports, ledger, verdict."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Any, get_args
+
+import numpy as np
+
+from testbed.asic.mmu import CLASSES, REASONS, UNLIMITED, Drop
+from testbed.calibration import base_rtt
+from testbed.experiment import Measurements
+from testbed.fidelity import Fidelity, FidelityMeasurements, Lateness, judge
+from testbed.ledger import (
+    ClassCounts,
+    Count,
+    Ledger,
+    NicCounters,
+    PortCounters,
+    TrafficClass,
+    build_ledger,
+)
+from testbed.results import (
+    DROP_RECORD_LIMIT,
+    CollectiveResult,
+    DropRecord,
+    FlowResult,
+    PortResult,
+    PsnEvent,
+    PsnTrace,
+    QueueSamples,
+    RankResult,
+    VariantResult,
+    build_psn_trace,
+    compute_metrics,
+    downsample_queues,
+)
+from testbed.schema import Scenario
+from testbed.topology import NodeKind
+from traffic.bounds import ETHERNET_OVERHEAD, PACKET_HEADERS, lower_bound
+from traffic.nic import is_data_opcode
+from traffic.rank import ConnectionReport
+from traffic.server import RankReport
+from traffic.workloads import create_workload
+
+UNFINISHED = "unfinished"
+"""Status of a flow that neither completed nor failed before the run was stopped."""
+
+_CLASS_OF = dict(zip(CLASSES, TrafficClass, strict=True))
+
+
+def collect(
+    name: str, overrides: dict[str, Any], scenario: Scenario, m: Measurements, *, traced_flow: int
+) -> VariantResult:
+    """The result of one variant. ``traced_flow`` is the flow whose packets are shown."""
+    flows = _flows(m)
+    drops = _drops(m)
+    ledger = _ledger(m)
+    finishes = [flow.finish for flow in flows if flow.finish is not None]
+    span = max(finishes, default=m.end_time) - min((flow.start for flow in flows), default=0.0)
+    result = VariantResult(
+        name=name,
+        overrides=overrides,
+        plan_hash=m.plan.plan_hash(),
+        dilation=m.dilation,
+        wall_seconds=m.wall_seconds,
+        emulated_seconds=span,
+        skipped_wall_seconds=m.skipped_seconds,
+        lower_bound=_lower_bound(scenario, m),
+        collective=_collective(m, span),
+        flows=flows,
+        ranks=[_rank(m, report) for report in m.reports],
+        ports=_ports(m),
+        drops=drops[:DROP_RECORD_LIMIT],
+        drops_total=len(drops),
+        queue_series=downsample_queues(queue_samples(m)),
+        psn_trace=_psn_trace(m, flows, drops, traced_flow),
+        ledger=ledger,
+        fidelity=_fidelity(scenario, m, ledger),
+    )
+    return result.model_copy(update={"metrics": compute_metrics(result)})
+
+
+def most_retransmitting_flow(m: Measurements) -> int:
+    """Among the flows with a packet trace, the one with most to show; -1 if none is traced."""
+    traced = [flow for flow in _flows(m) if _requester(m, flow.index).trace]
+    if not traced:
+        return -1
+    return max(traced, key=lambda flow: (flow.retransmitted_packets, -flow.index)).index
+
+
+def queue_samples(m: Measurements) -> QueueSamples:
+    """Depths of the switches' ports over time, at full resolution."""
+    series = m.telemetry.series
+    depths = series.as_array()
+    return QueueSamples(
+        times=np.array(series.times),
+        depths={
+            name: depths[:, column]
+            for column, name in enumerate(series.names)
+            if _on_switch(m, name)
+        },
+    )
+
+
+def _on_switch(m: Measurements, interface: str) -> bool:
+    node = m.topology.nodes[m.topology.interfaces[interface].node]
+    return node.kind is NodeKind.SWITCH
+
+
+def _connection_reports(m: Measurements) -> dict[tuple[int, int], ConnectionReport]:
+    return {
+        (report.connection, report.rank): report
+        for rank in m.reports
+        for report in rank.connections
+    }
+
+
+def _requester(m: Measurements, flow: int) -> ConnectionReport:
+    connection = m.plan.connections[m.plan.flows[flow].connection]
+    for report in m.reports[connection.source_rank].connections:
+        if report.connection == connection.index:
+            return report
+    raise KeyError(flow)
+
+
+def _flows(m: Measurements) -> list[FlowResult]:
+    reports = _connection_reports(m)
+    results = []
+    counted: set[int] = set()
+    for flow in m.plan.flows:
+        c = m.plan.connections[flow.connection]
+        requester = reports[c.index, c.source_rank].counters
+        responder = reports[c.index, c.destination_rank].counters
+        if c.index in counted:  # a connection's counters go to the first of its flows
+            requester, responder = defaultdict(int), defaultdict(int)
+        counted.add(c.index)
+        progress = m.reports[c.source_rank].flows.get(flow.index)
+        completed = progress.completed if progress is not None else 0
+        finished = progress is not None and completed == flow.messages
+        status = progress.status if progress is not None else UNFINISHED
+        if not finished and status == "IBV_WC_SUCCESS":
+            status = UNFINISHED
+        results.append(
+            FlowResult(
+                index=flow.index,
+                source_rank=c.source_rank,
+                destination_rank=c.destination_rank,
+                bytes=flow.payload_bytes,
+                messages=flow.messages,
+                start=progress.start if progress is not None else flow.start,
+                finish=progress.finish if progress is not None and finished else None,
+                completed_messages=completed,
+                path=m.paths[c.index],
+                source_port=c.source_port,
+                qp_num=c.source_qp_num,
+                sent_packets=requester["sent_packets"],
+                sent_bytes=requester["sent_bytes"],
+                retransmitted_packets=requester["retransmitted_packets"],
+                retransmitted_bytes=requester["retransmitted_bytes"],
+                delivered_packets=responder["delivered_packets"],
+                delivered_bytes=responder["delivered_bytes"],
+                naks=requester["naks_received"],
+                rnr_naks=requester["rnr_naks_received"],
+                timeouts=requester["timeouts"],
+                status=status,
+            )
+        )
+    return results
+
+
+def _rank(m: Measurements, report: RankReport) -> RankResult:
+    lateness = _percentiles([report.send_lateness])
+    counts = report.counts
+    return RankResult(
+        rank=report.rank,
+        sent_packets=counts["sent_data"][0],
+        sent_bytes=counts["sent_data"][1],
+        received_packets=counts["delivered_data"][0],
+        received_bytes=counts["delivered_data"][1],
+        icrc_errors=counts["icrc_errors"][0],
+        lateness_p50=lateness.p50,
+        lateness_p99=lateness.p99,
+        lateness_max=lateness.max,
+        wrong_elements=report.wrong_elements,
+    )
+
+
+def _percentiles(samples: Iterable[Any]) -> Lateness:
+    arrays = [np.frombuffer(sample, dtype=np.float64) for sample in samples if len(sample)]
+    if not arrays:
+        return Lateness(0.0, 0.0, 0.0)
+    p50, p99, most = np.percentile(np.concatenate(arrays), [50, 99, 100]).tolist()
+    return Lateness(p50, p99, most)
+
+
+def _ports(m: Measurements) -> list[PortResult]:
+    results = []
+    for interface, port in zip(m.topology.interfaces.values(), m.ports, strict=True):
+        if not _on_switch(m, interface.name):
+            continue
+        dropped = port["dropped"]
+        packets, size = int(dropped["packets"].sum()), int(dropped["bytes"].sum())
+        reason = REASONS[1]
+        results.append(
+            PortResult(
+                interface=interface.name,
+                rate=interface.rate,
+                limit=None if port["limit"] == UNLIMITED else int(port["limit"]),
+                enqueued_packets=int(port["enqueued"]["packets"].sum()),
+                enqueued_bytes=int(port["enqueued"]["bytes"].sum()),
+                dequeued_packets=int(port["dequeued"]["packets"].sum()),
+                dequeued_bytes=int(port["dequeued"]["bytes"].sum()),
+                dropped_packets={reason: packets} if packets else {},
+                dropped_bytes={reason: size} if packets else {},
+                marked_packets=int(port["marked"]),
+                max_depth=int(port["max_depth"]),
+            )
+        )
+    return results
+
+
+def _drops(m: Measurements) -> list[DropRecord]:
+    return [_drop_record(time, drop) for time, drop in m.telemetry.drops]
+
+
+def _drop_record(time: float, drop: Drop) -> DropRecord:
+    return DropRecord(
+        time=time,
+        interface=drop.interface,
+        reason=drop.reason,
+        source=drop.source,
+        destination=drop.destination,
+        source_port=drop.source_port,
+        qp=drop.destination_qp,
+        psn=drop.psn,
+        bytes=drop.bytes,
+    )
+
+
+def _class_counts(counts: Any) -> dict[TrafficClass, Count]:
+    return {
+        _CLASS_OF[name]: Count(int(counts["packets"][i]), int(counts["bytes"][i]))
+        for i, name in enumerate(CLASSES)
+    }
+
+
+def _ledger(m: Measurements) -> Ledger:
+    ports = []
+    for interface, port in zip(m.topology.interfaces.values(), m.ports, strict=True):
+        dropped = _class_counts(port["dropped"])
+        enqueued, dequeued = port["enqueued"], port["dequeued"]
+        ports.append(
+            PortCounters(
+                interface=interface.name,
+                node=interface.node,
+                peer=interface.peer,
+                peer_node=interface.peer_node,
+                enqueued=Count(int(enqueued["packets"].sum()), int(enqueued["bytes"].sum())),
+                dequeued=Count(int(dequeued["packets"].sum()), int(dequeued["bytes"].sum())),
+                dropped={REASONS[1]: dropped} if any(c.packets for c in dropped.values()) else {},
+            )
+        )
+    return build_ledger([_nic_counters(m, report) for report in m.reports], ports)
+
+
+def _nic_counters(m: Measurements, report: RankReport) -> NicCounters:
+    counts = {name: Count(*count) for name, count in report.counts.items()}
+    data, control, other = TrafficClass.DATA, TrafficClass.CONTROL, TrafficClass.OTHER
+    held: dict[TrafficClass, Count] = {}
+    for opcode, size in report.held_frames:
+        traffic_class = data if is_data_opcode(opcode) else control
+        held[traffic_class] = held.get(traffic_class, Count()) + Count(1, size)
+    received: dict[str, ClassCounts] = {
+        "ICRC error": {other: counts["icrc_errors"]},
+        "malformed": {other: counts["malformed"]},
+        "unknown queue pair": {other: counts["unknown_qp"]},
+    }
+    return NicCounters(
+        interface=report.interface,
+        peer_node=m.topology.interfaces[report.interface].peer_node,
+        sent={data: counts["sent_data"], control: counts["sent_control"]},
+        delivered={data: counts["delivered_data"], control: counts["delivered_control"]},
+        send_dropped={"injected loss": {data: counts["injected_loss"]}},
+        receive_dropped=received,
+        held=held,
+        queue_pair_sent=sum(
+            c.counters["sent_packets"] + c.counters["acks_sent"] + c.counters["naks_sent"]
+            + c.counters["rnr_naks_sent"] + c.counters["error_naks_sent"]
+            for c in report.connections
+        ),
+    )  # fmt: skip
+
+
+def _fidelity(scenario: Scenario, m: Measurements, ledger: Ledger) -> Fidelity:
+    rate = max(i.rate for i in m.topology.interfaces.values())
+    frame = scenario.nic.path_mtu + PACKET_HEADERS + ETHERNET_OVERHEAD
+    sockets = {r.interface: r.socket_drops for r in m.reports if r.socket_drops}
+    if m.forwarding_drops:
+        sockets["Open vSwitch"] = m.forwarding_drops
+    lost_records = int(m.ports["lost_records"].sum())
+    mismatches = list(m.mismatches)
+    if lost_records:
+        mismatches.append(f"{lost_records} drops left no record")
+    if m.stopped:
+        mismatches.append(m.stopped)
+    return judge(
+        FidelityMeasurements(
+            dilation=m.dilation,
+            frame_time=frame * 8 / rate,
+            base_rtt=base_rtt(m.topology, m.plan),
+            nic_lateness=_percentiles(r.send_lateness for r in m.reports),
+            timer_lateness=_percentiles(r.delivery_lateness for r in m.reports),
+            forwarding_latency_wall=m.probe.latency,
+            link_rates=m.telemetry.link_rates(),
+            cpu_steal=m.cpu_steal,
+            socket_drops=sockets,
+            plan_mismatches=mismatches,
+            longest_sample_gap=m.telemetry.longest_gap / m.dilation,
+        ),
+        ledger_open=ledger.open,
+    )
+
+
+def _lower_bound(scenario: Scenario, m: Measurements) -> float:
+    rate = max(m.topology.nic(rank.rank).rate for rank in m.topology.ranks)
+    hops = min(
+        (m.topology.switch_hops(c.source_rank, c.destination_rank) for c in m.plan.connections),
+        default=1,
+    )
+    return lower_bound(
+        m.plan,
+        link_rate=rate,
+        path_mtu=scenario.nic.path_mtu,
+        latency=m.topology.one_way_latency(hops),
+    )
+
+
+def _collective(m: Measurements, span: float) -> CollectiveResult | None:
+    workload = create_workload(m.plan.workload)
+    if not workload.is_collective or not span > 0 or not math.isfinite(span):
+        return None
+    reference = workload.reference(m.plan)
+    return CollectiveResult(
+        operation=m.plan.workload,
+        ranks=m.plan.world_size,
+        bytes=reference.size_bytes,
+        time=span,
+        bus_factor=reference.bus_factor,
+    )
+
+
+def _psn_trace(
+    m: Measurements, flows: list[FlowResult], drops: list[DropRecord], traced: int
+) -> PsnTrace | None:
+    if not 0 <= traced < len(flows):
+        return None
+    connection = m.plan.connections[m.plan.flows[traced].connection]
+    reports = _connection_reports(m)
+    requester = reports[connection.index, connection.source_rank].trace
+    responder = reports[connection.index, connection.destination_rank].trace
+    shown = get_args(PsnEvent)
+    events: list[tuple[float, PsnEvent, int]] = [
+        (time, event, psn - connection.source_psn)  # type: ignore[misc]
+        for time, event, psn in (*requester, *responder)
+        if event in shown
+    ]
+    if not events:
+        return None
+    destination = m.topology.nic(connection.destination_rank).address
+    return build_psn_trace(
+        flows[traced],
+        events,
+        drops=drops,
+        destination=destination,
+        destination_qp=connection.destination_qp_num,
+        first_psn=connection.source_psn,
+    )

@@ -1,0 +1,355 @@
+"""One variant of a scenario, run once: build, route, connect, traffic, halt; and measured."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from controllers.hashing import FiveTuple
+from controllers.process import ControllerProcess
+from controllers.program import write_program
+from controllers.schemes import create_scheme
+from controllers.table import FabricTables
+from testbed.activity import ActivityBoard
+from testbed.asic.mmu import UNLIMITED, BufferPolicy
+from testbed.capture import Capture
+from testbed.clock import EmulatedClock
+from testbed.fabric import Fabric
+from testbed.probe import Prober, ProbeResult
+from testbed.progress import ProgressReporter, Stage
+from testbed.schema import Scenario
+from testbed.server_pool import ServerPool
+from testbed.telemetry import Telemetry
+from testbed.topology import Interface, Topology
+from traffic.faults import PacketDrop
+from traffic.plan import Connection, Plan
+from traffic.server import RankReport
+from traffic.settings import LossSettings, PortSettings, ServerSettings, TransportSettings
+
+CONTROLLER_TIMEOUT = 60.0
+"""Wall seconds for the controller to program all switches."""
+
+TICK = 0.001
+"""Wall seconds between two samples of all queues."""
+
+SEND_AHEAD = 0.002
+"""Wall seconds that a NIC may run ahead of the wire; the scheduler of its port keeps the pace. Less
+makes the rate depend on how quickly a process wakes up."""
+
+DRAIN_TIMEOUT = 30.0
+"""Wall seconds for the queues to empty after a run was stopped."""
+
+TRACED_CONNECTIONS = 16
+"""Connections whose packets are traced, so that the most telling one can be shown."""
+
+
+class ExperimentError(RuntimeError):
+    """The variant could not be run to its end; the message says what failed."""
+
+
+@dataclass
+class Measurements:
+    """Everything a variant measured, still raw."""
+
+    topology: Topology
+    plan: Plan
+    dilation: float
+    paths: list[list[str]]
+    """By connection: transmitting interfaces on the way of its requests."""
+    reports: list[RankReport]
+    ports: NDArray[np.void]
+    """Counters of all interfaces after the traffic (testbed.asic.mmu.PORT_DTYPE)."""
+    telemetry: Telemetry
+    probe: ProbeResult
+    forwarding_drops: int
+    mismatches: list[str]
+    end_time: float
+    wall_seconds: float
+    skipped_seconds: float
+    cpu_steal: float | None
+    stopped: str
+    """Why an unfinished run was stopped; empty if it came to its end."""
+
+
+def five_tuple(topology: Topology, connection: Connection, *, reverse: bool) -> FiveTuple:
+    """The 5-tuple of a connection's requests, or of its acknowledgements."""
+    source, destination = connection.source_rank, connection.destination_rank
+    if reverse:
+        source, destination = destination, source
+    return FiveTuple(
+        topology.nic(source).address,
+        topology.nic(destination).address,
+        connection.reverse_source_port if reverse else connection.source_port,
+    )
+
+
+class Experiment:
+    """One variant. ``directory`` receives logs and captures; ``scratch`` sockets, short paths."""
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        topology: Topology,
+        plan: Plan,
+        *,
+        dilation: float,
+        directory: Path,
+        scratch: Path,
+        progress: ProgressReporter,
+    ) -> None:
+        self._scenario = scenario
+        self._topology = topology
+        self._plan = plan
+        self._dilation = dilation
+        self._directory = directory
+        self._progress = progress
+        self._logs = directory / "logs"
+        self._logs.mkdir(parents=True, exist_ok=True)
+        buffer, ecn = scenario.switch.buffer, scenario.switch.ecn
+        self.fabric = Fabric(
+            topology,
+            dilation=dilation,
+            policy=BufferPolicy(
+                limit=UNLIMITED if buffer.limit is None else buffer.limit,
+                ecn_threshold=UNLIMITED if ecn.threshold is None else ecn.threshold,
+            ),
+            directory=scratch,
+            logs=self._logs,
+        )
+        flows = [
+            five_tuple(topology, connection, reverse=reverse)
+            for connection in plan.connections
+            for reverse in (False, True)
+        ]
+        scheme = create_scheme(
+            scenario.routing.scheme, scenario.routing.parameters.model_dump(), seed=scenario.seed
+        )
+        self._entries = scheme.entries(topology, flows)
+        tables = FabricTables(topology, self._entries)
+        self._paths = {
+            (connection.index, reverse): tables.path_of(
+                five_tuple(topology, connection, reverse=reverse)
+            )
+            for connection in plan.connections
+            for reverse in (False, True)
+        }
+        program = self._logs / "program.json"
+        write_program(program, topology, self._entries)
+        self._controller = ControllerProcess(program, log=self._logs / "controller.log")
+
+    def build(self) -> ProbeResult:
+        """Build fabric and routes and probe every path. Raises what its parts raise."""
+        self._progress.stage(Stage.BUILD)
+        # it takes a second to start, which the building of the fabric hides
+        self._controller.start()
+        self.fabric.build()
+        self._progress.stage(Stage.ROUTE)
+        self._controller.wait_ready(CONTROLLER_TIMEOUT)
+        return Prober(self.fabric, self._plan, self._paths).run()
+
+    def run(self) -> Measurements:
+        """Everything; on return nothing of the variant is left but its files."""
+        try:
+            return self._run()
+        finally:
+            self.stop()
+
+    def stop(self) -> None:
+        """Take everything down. Idempotent."""
+        self._controller.stop()
+        self.fabric.stop()
+
+    def _run(self) -> Measurements:
+        probe = self.build()
+        clock = EmulatedClock.shared(self._dilation)
+        board = ActivityBoard(len(self._topology.servers))
+        pool = ServerPool(clock, board)
+        captures: list[Capture] = []
+        try:
+            pool.start(self._server_settings(), self._plan)
+            pool.connect()
+            self.fabric.mmu.reset()
+            captures = self._start_captures()
+            telemetry = Telemetry(
+                self._topology, self.fabric.mmu, clock, board, pool.wake_descriptors
+            )
+            self._progress.stage(Stage.TRAFFIC)
+            steal = _StealMeter()
+            pool.go()
+            stopped = self._watch(clock, telemetry, pool)
+            end, wall, skipped = clock.now(), clock.wall(), clock.skipped
+            share = steal.share()
+            self._progress.stage(Stage.COLLECT)
+            pool.halt()
+            self._drain()
+            telemetry.collect_drops()
+            reports = pool.collect()
+        finally:
+            pool.kill()
+        mismatches = self.fabric.problems()
+        mismatches += self._stop_captures(captures)
+        return Measurements(
+            topology=self._topology,
+            plan=self._plan,
+            dilation=self._dilation,
+            paths=[self._paths[c.index, False] for c in self._plan.connections],
+            reports=reports,
+            ports=self.fabric.mmu.ports.copy(),
+            telemetry=telemetry,
+            probe=probe,
+            forwarding_drops=self.fabric.ovs.audit_sockets().dropped_frames,
+            mismatches=mismatches,
+            end_time=end,
+            wall_seconds=wall,
+            skipped_seconds=skipped,
+            cpu_steal=share,
+            stopped=stopped,
+        )
+
+    def _watch(self, clock: EmulatedClock, telemetry: Telemetry, pool: ServerPool) -> str:
+        """Sample until the traffic is over; returns why it was stopped early, if it was."""
+        limit = self._scenario.time_limit
+        ticks = 0
+        while True:
+            telemetry.tick()
+            ticks += 1
+            if telemetry.quiescent:
+                return ""
+            if ticks % 100 == 0:
+                pool.check()
+                self._report_progress(clock)
+                if clock.now() > limit:
+                    return f"time_limit: not finished after {limit:g} s of emulated time"
+                vanished = telemetry.vanished_frames()
+                if vanished:
+                    return f"{vanished} frames vanished between the ports of the fabric"
+            time.sleep(TICK)
+
+    def _report_progress(self, clock: EmulatedClock) -> None:
+        ports = self.fabric.mmu.ports
+        arrived = ports["dequeued"]["bytes"][:, 0]
+        interfaces = self._topology.interfaces.values()
+        done = sum(
+            int(count)
+            for interface, count in zip(interfaces, arrived, strict=True)
+            if self._topology.interfaces[interface.peer].address
+        )
+        fraction = min(0.99, done / (1.02 * max(1, self._plan.payload_bytes)))
+        self._progress.update(fraction=fraction, emulated=clock.now(), wall=clock.wall())
+
+    def _drain(self) -> None:
+        deadline = time.monotonic() + DRAIN_TIMEOUT
+        while self.fabric.mmu.depths().any():
+            if time.monotonic() > deadline:
+                raise ExperimentError(f"queues still hold frames after {DRAIN_TIMEOUT:.0f} s")
+            time.sleep(TICK)
+        # a frame that has left its queue is in a socket or a switch for a moment yet
+        time.sleep(0.05)
+
+    def _start_captures(self) -> list[Capture]:
+        directory = self._directory / "pcap"
+        captures = []
+        for name in self._scenario.capture:
+            directory.mkdir(exist_ok=True)
+            interface = self._topology.interfaces[name]
+            captures.append(
+                Capture(name, directory / f"{name}.pcap", self._namespace_pid(interface))
+            )
+        return captures
+
+    @staticmethod
+    def _stop_captures(captures: list[Capture]) -> list[str]:
+        return [
+            f"{capture.path.name}: tcpdump lost {lost} frames"
+            for capture in captures
+            if (lost := capture.stop())
+        ]
+
+    def _namespace_pid(self, interface: Interface) -> int:
+        return self.fabric.pid_of(interface.node) if interface.address else os.getpid()
+
+    def _server_settings(self) -> list[ServerSettings]:
+        topology, nic = self._topology, self._scenario.nic
+        transport = TransportSettings(
+            unreliable=nic.transport == "uc",
+            recovery=nic.recovery or "none",
+            path_mtu=nic.path_mtu,
+            timeout=nic.timeout,
+            retry_cnt=nic.retry_cnt,
+            rnr_retry=nic.rnr_retry,
+            min_rnr_timer=nic.min_rnr_timer,
+            ack_interval=nic.ack_interval,
+            send_window=nic.send_window,
+        )
+        frame_time = (nic.path_mtu + 100) * 8 / max(i.rate for i in topology.interfaces.values())
+        longest = 2 * max(node.tier for node in topology.nodes.values()) + 1
+        return [
+            ServerSettings(
+                name=server.name,
+                index=index,
+                network_namespace=f"/proc/{self.fabric.pid_of(server.name)}/ns/net",
+                ports=tuple(self._ports_of(server.name)),
+                transport=transport,
+                losses=self._losses(),
+                lead=max(SEND_AHEAD / self._dilation, frame_time),
+                latencies=tuple(topology.one_way_latency(hops) for hops in range(longest)),
+                traced_connections=frozenset(range(TRACED_CONNECTIONS)),
+            )
+            for index, server in enumerate(topology.servers)
+        ]
+
+    def _ports_of(self, server: str) -> list[PortSettings]:
+        return [
+            PortSettings(
+                rank=rank.rank,
+                interface=nic.name,
+                mac=nic.mac,
+                address=nic.address,
+                gateway_mac=self._topology.nodes[nic.peer_node].router_mac,
+                rate=nic.rate,
+            )
+            for rank in self._topology.ranks
+            if rank.server == server
+            for nic in (self._topology.nic(rank.rank),)
+        ]
+
+    def _losses(self) -> LossSettings:
+        drops: dict[int, list[PacketDrop]] = {}
+        for fault in self._scenario.faults.drop:
+            connection = self._plan.connections[fault.connection]
+            drops.setdefault(connection.source_rank, []).append(
+                PacketDrop(
+                    connection.destination_qp_num,
+                    connection.source_psn + fault.psn_offset,
+                    fault.times,
+                )
+            )
+        return LossSettings(
+            seed=self._scenario.seed,
+            probability=self._scenario.faults.loss,
+            drops={rank: tuple(found) for rank, found in drops.items()},
+        )
+
+
+class _StealMeter:
+    """Share of CPU time that the hypervisor took, from /proc/stat."""
+
+    def __init__(self) -> None:
+        self._first = self._read()
+
+    @staticmethod
+    def _read() -> tuple[int, int]:
+        fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]
+        values = [int(value) for value in fields[:8]]
+        return values[7], sum(values)
+
+    def share(self) -> float | None:
+        """Since the beginning; None if no time has passed."""
+        stolen, total = self._read()
+        spent = total - self._first[1]
+        return (stolen - self._first[0]) / spent if spent > 0 else None

@@ -1,0 +1,284 @@
+"""One rank: its memory, its queue pairs and its part of the plan, on top of one NIC. Sans-IO."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+from traffic.executor import RankExecutor, apply
+from traffic.memory import AccessFlags, ProtectionDomain
+from traffic.nic import Nic
+from traffic.payload import initial_memory
+from traffic.plan import Op, Operation, OpKind, Plan, QueuePairPlan
+from traffic.qp import PathAttributes, QueuePair
+from traffic.settings import PortSettings, TransportSettings
+from traffic.verbs import (
+    CompletionQueue,
+    QpType,
+    RecvWr,
+    SendWr,
+    WcStatus,
+    WorkCompletion,
+    WrOpcode,
+)
+from traffic.workloads import verify_rank
+
+TRACE_LIMIT = 200_000
+"""Events kept per traced queue pair; 200 000 are some 30 MB while the run lasts."""
+
+_OPCODES = {
+    Operation.WRITE: WrOpcode.RDMA_WRITE,
+    Operation.WRITE_WITH_IMM: WrOpcode.RDMA_WRITE_WITH_IMM,
+    Operation.SEND: WrOpcode.SEND,
+    Operation.SEND_WITH_IMM: WrOpcode.SEND_WITH_IMM,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """What one end of a connection tells the other, out of band: address, key, place of memory."""
+
+    connection: int
+    rank: int
+    qp_num: int
+    psn: int
+    address: str
+    rkey: int
+    virtual_address: int
+
+
+@dataclass(slots=True)
+class FlowProgress:
+    """Times in emulated seconds; ``status`` is the worst completion status of the flow."""
+
+    start: float = math.inf
+    finish: float = -math.inf
+    completed: int = 0
+    status: str = WcStatus.SUCCESS.verbs_name
+
+
+@dataclass
+class ConnectionReport:
+    """One end of a connection after the traffic: counters and, if asked for, its packet trace."""
+
+    connection: int
+    rank: int
+    counters: dict[str, int]
+    trace: list[tuple[float, str, int]] = field(default_factory=list)
+
+
+class Rank:
+    """The GPU's side of one NIC port: posts work, polls completions, computes."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        port: PortSettings,
+        transport: TransportSettings,
+        nic: Nic,
+        traced: frozenset[int],
+    ) -> None:
+        self.plan = plan
+        self.port = port
+        self.nic = nic
+        self.executor = RankExecutor(plan, port.rank)
+        self._transport = transport
+        # a plan posts all it can at once; a real queue of that depth would only delay the posting
+        self._most_work = max(1, len(self.executor.ops))
+        # one byte at least: a region of no length cannot be registered
+        self.memory = (
+            initial_memory(plan, port.rank).data.cast("B")
+            if (plan.memory[port.rank].total)
+            else memoryview(bytearray(1))
+        )
+        self._domain = ProtectionDomain()
+        self._region = self._domain.reg_mr(
+            self.memory, AccessFlags.LOCAL_WRITE | AccessFlags.REMOTE_WRITE
+        )
+        self._completions = CompletionQueue()
+        self._queue_pairs: dict[int, QueuePair] = {}
+        self._plans: dict[int, QueuePairPlan] = {}
+        self._peers: dict[int, Endpoint] = {}
+        self._traces: dict[int, list[tuple[float, str, int]]] = {}
+        self._awaited: set[int] = set()
+        self._arrived: set[int] = set()
+        self.flows: dict[int, FlowProgress] = {}
+        self.failed: str | None = None
+        for pair in plan.queue_pairs(port.rank):
+            self._create(pair, traced=pair.connection in traced)
+
+    def _create(self, pair: QueuePairPlan, *, traced: bool) -> None:
+        settings = self._transport
+        qp = QueuePair(
+            qp_num=pair.qp_num,
+            qp_type=QpType.UC if settings.unreliable else QpType.RC,
+            pd=self._domain,
+            send_cq=self._completions,
+            recv_cq=self._completions,
+            recovery=settings.recovery,
+            max_send_wr=self._most_work,
+            max_recv_wr=self._most_work,
+            send_window=settings.send_window,
+            ack_interval=settings.ack_interval,
+        )
+        if traced:
+            events = self._traces[pair.connection] = []
+
+            def trace(now: float, event: str, psn: int) -> None:
+                if len(events) < TRACE_LIMIT:
+                    events.append((now, event, psn))
+
+            qp.trace = trace
+        self._queue_pairs[pair.connection] = qp
+        self._plans[pair.connection] = pair
+        self.nic.add_queue_pair(qp)
+
+    def endpoints(self) -> list[Endpoint]:
+        """What the peers need to know of this rank's queue pairs."""
+        return [
+            Endpoint(
+                connection=pair.connection,
+                rank=self.port.rank,
+                qp_num=pair.qp_num,
+                psn=pair.sq_psn,
+                address=self.port.address,
+                rkey=self._region.rkey,
+                virtual_address=self._region.virtual_address,
+            )
+            for pair in self._plans.values()
+        ]
+
+    def connect(self, peers: dict[int, Endpoint]) -> None:
+        """Bring all queue pairs from RESET to RTS, by connection, and post all receives."""
+        settings = self._transport
+        for connection, qp in self._queue_pairs.items():
+            pair, peer = self._plans[connection], peers[connection]
+            self._peers[connection] = peer
+            qp.to_init()
+            qp.to_rtr(
+                path=PathAttributes(
+                    source_mac=self.port.mac,
+                    dest_mac=self.port.gateway_mac,
+                    source_ip=self.port.address,
+                    dest_ip=peer.address,
+                    udp_source_port=pair.source_port,
+                ),
+                path_mtu=settings.path_mtu,
+                dest_qp_num=peer.qp_num,
+                rq_psn=peer.psn,
+                min_rnr_timer=settings.min_rnr_timer,
+            )
+            qp.to_rts(
+                sq_psn=pair.sq_psn,
+                timeout=settings.timeout,
+                retry_cnt=settings.retry_cnt,
+                rnr_retry=settings.rnr_retry,
+            )
+        self._post_receives()
+
+    def _post_receives(self) -> None:
+        by_connection: dict[int, list[Op]] = defaultdict(list)
+        for op in self.executor.ops:
+            if op.kind is OpKind.RECEIVE:
+                by_connection[op.connection].append(op)
+        for connection, ops in by_connection.items():
+            qp = self._queue_pairs[connection]
+            for op in sorted(ops, key=lambda op: op.tag):
+                is_write = op.operation is not None and op.operation.is_write
+                sge = None if is_write else self._region.sge(op.offset, op.length)
+                qp.post_recv(RecvWr(wr_id=op.op_id, sge=sge))
+
+    def step(self, now: float) -> bool:
+        """Handle completions and begin what may begin; returns whether anything happened."""
+        happened = False
+        while True:
+            completions = self._completions.poll()
+            for completion in completions:
+                self._complete(completion, now)
+            ready = self.executor.ready(now)
+            for op in ready:
+                self._begin(op, now)
+            if not completions and not ready:
+                return happened
+            happened = True
+
+    def _begin(self, op: Op, now: float) -> None:
+        if op.kind is OpKind.SEND:
+            self._post_send(op, now)
+        elif op.kind is OpKind.RECEIVE:
+            if op.op_id in self._arrived:
+                self._arrived.discard(op.op_id)
+                self.executor.complete(op.op_id, now)
+            else:
+                self._awaited.add(op.op_id)
+        else:
+            apply(op, self.memory, dtype=self.plan.dtype, reduction=self.plan.reduction)
+            self.executor.complete(op.op_id, now)
+
+    def _post_send(self, op: Op, now: float) -> None:
+        assert op.operation is not None
+        qp, peer = self._queue_pairs[op.connection], self._peers[op.connection]
+        progress = self.flows.setdefault(op.flow, FlowProgress())
+        progress.start = min(progress.start, now)
+        is_write = op.operation.is_write
+        qp.post_send(
+            SendWr(
+                wr_id=op.op_id,
+                opcode=_OPCODES[op.operation],
+                sge=self._region.sge(op.offset, op.length),
+                remote_addr=peer.virtual_address + op.remote_offset if is_write else 0,
+                rkey=peer.rkey if is_write else 0,
+                imm_data=op.tag if op.operation.has_immediate else None,
+            )
+        )
+        self.nic.activate(qp)
+
+    def _complete(self, completion: WorkCompletion, now: float) -> None:
+        op = self.executor.ops[completion.wr_id]
+        if completion.status is not WcStatus.SUCCESS:
+            self._fail(op, completion.status)
+            return
+        if op.kind is OpKind.SEND:
+            progress = self.flows[op.flow]
+            progress.finish = now
+            progress.completed += 1
+            self.executor.complete(op.op_id, now)
+            return
+        if op.op_id in self._awaited:
+            self._awaited.discard(op.op_id)
+            self.executor.complete(op.op_id, now)
+        else:
+            self._arrived.add(op.op_id)
+
+    def _fail(self, op: Op, status: WcStatus) -> None:
+        # what was flushed because of an earlier error says nothing new
+        if self.failed is None or status is not WcStatus.WR_FLUSH_ERR:
+            self.failed = status.verbs_name
+        if op.kind is OpKind.SEND:
+            progress = self.flows[op.flow]
+            if progress.status == WcStatus.SUCCESS.verbs_name:
+                progress.status = status.verbs_name
+
+    @property
+    def done(self) -> bool:
+        """Whether all operations are complete."""
+        return self.executor.done
+
+    def next_event(self) -> float:
+        """Emulated time of the next thing to do without a packet's arriving; infinity if none."""
+        start = self.executor.next_start()
+        return min(self.nic.next_event(), math.inf if start is None else start)
+
+    def verify(self) -> int:
+        """Number of wrong elements in this rank's memory."""
+        return verify_rank(self.plan, self.port.rank, self.memory)
+
+    def connection_reports(self) -> list[ConnectionReport]:
+        """Counters and traces of all queue pairs."""
+        return [
+            ConnectionReport(
+                connection, self.port.rank, qp.counters.as_dict(), self._traces.get(connection, [])
+            )
+            for connection, qp in self._queue_pairs.items()
+        ]

@@ -1,0 +1,62 @@
+"""What a server process is told: its NICs, the transport's attributes, losses. Plain values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from traffic.faults import PacketDrop
+
+
+@dataclass(frozen=True, slots=True)
+class TransportSettings:
+    """Attributes of every queue pair; names and units as in libibverbs' ibv_qp_attr.
+
+    ``send_window`` is in packets, None for no limit.
+    """
+
+    unreliable: bool
+    recovery: str
+    path_mtu: int
+    timeout: int
+    retry_cnt: int
+    rnr_retry: int
+    min_rnr_timer: int
+    ack_interval: int
+    send_window: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class PortSettings:
+    """One rank's NIC port. ``rate`` is in bit/s, emulated; ``gateway_mac`` is the leaf's."""
+
+    rank: int
+    interface: str
+    mac: str
+    address: str
+    gateway_mac: str
+    rate: float
+
+
+@dataclass(frozen=True, slots=True)
+class LossSettings:
+    """Losses on purpose. ``drops`` are on the requester's side, by the rank that sends."""
+
+    seed: int
+    probability: float
+    drops: dict[int, tuple[PacketDrop, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSettings:
+    """One server process. ``lead`` is in emulated seconds (see traffic.nic)."""
+
+    name: str
+    index: int
+    network_namespace: str
+    ports: tuple[PortSettings, ...]
+    transport: TransportSettings
+    losses: LossSettings
+    lead: float
+    latencies: tuple[float, ...]
+    """One-way latency in emulated seconds by number of switch hops."""
+    traced_connections: frozenset[int]
