@@ -6,7 +6,10 @@ from pathlib import Path
 
 import pytest
 import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
+from testbed.overrides import OverrideError, apply_overrides
 from testbed.scenario import (
     DEFAULT_VARIANT,
     ScenarioError,
@@ -241,3 +244,48 @@ def test_main_job_is_the_incast_that_the_project_promises() -> None:
 def test_document_round_trip(write) -> None:
     path = write(MINIMAL + VARIANTS)
     assert load_scenario(path).document == yaml.safe_load(path.read_text())
+
+
+FIELDS = [
+    "name", "description", "seed", "dilation", "time_limit", "topology", "topology.kind",
+    "topology.leaves", "topology.spines", "topology.servers_per_leaf", "topology.link_rate",
+    "switch", "switch.buffer", "switch.buffer.policy", "switch.buffer.limit",
+    "switch.ecn.threshold", "routing", "routing.scheme", "routing.hash_seed", "nic",
+    "nic.transport", "nic.recovery", "nic.path_mtu", "nic.timeout", "nic.send_window",
+    "nic.source_port_policy", "workload", "workload.kind", "workload.senders",
+    "workload.receiver", "workload.message_size", "workload.messages", "workload.start_jitter",
+    "workload.operation", "faults", "faults.drop", "faults.loss", "capture",
+    "telemetry.interval", "variants", "expect", "unknown", "nic.unknown",
+]  # fmt: skip
+SCALARS = (
+    st.none()
+    | st.booleans()
+    | st.integers(-3, 40)
+    | st.floats()
+    | st.text(max_size=8)
+    | st.sampled_from(["1 us", "3 KB", "100 Gbps", "auto", "infinite", "static", "uc", "naks > 1"])
+)
+VALUES = (
+    SCALARS
+    | st.lists(SCALARS, max_size=2)
+    | st.dictionaries(st.sampled_from(["kind", "name", "set", "connection"]), SCALARS, max_size=3)
+    | st.lists(st.dictionaries(st.sampled_from(["name", "set", "psn_offset"]), SCALARS, max_size=2))
+)
+
+
+@given(st.dictionaries(st.sampled_from(FIELDS), VALUES, min_size=1, max_size=3))
+@settings(max_examples=400, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_document_is_a_scenario_or_one_line(tmp_path, overrides: dict[str, object]) -> None:
+    document = yaml.safe_load(MINIMAL)
+    path = tmp_path / "any.yaml"
+    try:
+        path.write_text(yaml.safe_dump(apply_overrides(document, overrides)), encoding="utf-8")
+    except OverrideError:
+        return
+    try:
+        scenario = load_scenario(path)
+    except ScenarioError as error:
+        assert str(error).startswith(f"{path}: ")
+        assert len(str(error).splitlines()) == 1
+    else:
+        assert all(name for name, _ in resolve_variants(scenario))
