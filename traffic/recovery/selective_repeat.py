@@ -108,6 +108,7 @@ class SelectiveRepeatRequester(RequesterRecovery):
 
     def on_sequence_nak(self, una: int, high: int, details: memoryview) -> None:
         """Learn a received block; ``una`` and other holes below it are lost."""
+        self._cursor = max(self._cursor, una)
         block = unpack_block(details, una)
         if block is None or not una < block[0] <= block[1] < high:
             # A plain NAK names no received packet, only the missing one.

@@ -16,7 +16,8 @@ from traffic.recovery import recovery_names
 from traffic.verbs import CompletionQueue, QpType, SendWr, WcStatus, WorkCompletion, WrOpcode
 
 RECOVERIES = recovery_names(QpType.RC)
-DELAY = 1e-6
+DELAY = 2.0**-20
+"""About a microsecond, and a power of two: times add up exactly."""
 REMOTE = AccessFlags.LOCAL_WRITE | AccessFlags.REMOTE_WRITE
 
 
@@ -114,8 +115,8 @@ def is_data(packet: Packet) -> bool:
 
 
 Fate = Callable[[int, Packet], list[float]]
-"""From the number of a frame (counted from 0 over the link) and its packet to the extra delays of the
-copies that arrive: [] loses it, [0.0] delivers it, [0.0, 0.0] duplicates it, [5 * DELAY] is late."""
+"""From the number of a frame (from 0, over the whole link) and its packet to the extra delays of
+the copies that arrive: [] loses it, [0.0] delivers it, [0.0, 0.0] doubles it, [DELAY] is late."""
 
 
 def deliver(_: int, packet: Packet) -> list[float]:
@@ -190,7 +191,7 @@ class Link:
             assert packet is not None
             self.ends[side].receive(packet, self.now)
 
-    def run(self, max_steps: int = 100_000) -> float:
+    def run(self, max_steps: int = 20_000) -> float:
         """Until neither frames nor timers are left. Returns the time. Fails if that never comes."""
         for _ in range(max_steps):
             self._receive()
