@@ -258,7 +258,10 @@ def _require_machine() -> None:
     from testbed.doctor import critical_problems
 
     if os.geteuid() != 0:
-        command = shlex.join(["sudo", str(Path(sys.argv[0]).resolve()), *sys.argv[1:]])
+        program = Path(sys.argv[0]).resolve()
+        module = program == Path(__file__).resolve()  # python -m testbed.cli
+        start = [sys.executable, "-m", "testbed.cli"] if module else [str(program)]
+        command = shlex.join(["sudo", *start, *sys.argv[1:]])
         raise CommandError(f"needs root; run: {command}", ExitStatus.MACHINE)
     problems = critical_problems()
     if problems:
