@@ -128,6 +128,7 @@ class RoutingApp(sdn.App):  # type: ignore[misc]
         entry = None
         if installation is not None:
             entry = installation.entries.get(message.xid)
+        if installation is not None and installation.committed is None:
             discard = messages.discard_bundle(datapath, installation.switch.datapath_id)
             self._send(datapath, discard)
         switch = self._switches.get(datapath.id)

@@ -66,7 +66,10 @@ def connect_status(address: str) -> socket.socket:
 
 def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     """The command line; usage errors exit with status 2."""
-    parser = argparse.ArgumentParser(prog="controllers.launch", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="controllers.launch",
+        description="Install a program's entries in the switches that connect.",
+    )
     parser.add_argument("--program", type=Path, required=True, help="JSON file of entries")
     parser.add_argument("--status", required=True, help="Unix socket that takes JSON lines")
     parser.add_argument("--listen", default="127.0.0.1:6653", help="HOST:PORT; port 0: any free")
