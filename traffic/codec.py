@@ -5,8 +5,8 @@ A frame is ``Ethernet 14 | IPv4 20 | UDP 8 | BTH 12 | extension headers | payloa
 IP header on, with the fields that a switch may change taken as ones: IPv4 TOS, TTL and checksum,
 the UDP checksum, and byte 4 of the BTH (FECN, BECN, reserved).
 
-Sending copies the payload into the frame behind prepared headers: for 4 KiB the copy costs 0.2 us,
-which is less than what a second buffer costs ``socket.sendmsg`` over ``socket.send``.
+Sending copies the payload into the frame behind prepared headers and needs one ``socket.send``. On
+an AF_PACKET socket that took 2.5 us for 4 KiB; ``sendmsg`` of three buffers without the copy, 2.9.
 """
 
 from __future__ import annotations

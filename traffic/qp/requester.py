@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from typing import Final
 
 from traffic.codec import ACK_REQUEST, FrameTemplate, Packet, wire_length
 from traffic.psn import PSN_MASK
@@ -21,6 +22,8 @@ from traffic.verbs import (
     WcStatus,
     WorkCompletion,
 )
+
+_NO_WINDOW: Final = 1 << 62
 
 
 class Requester:
@@ -86,6 +89,8 @@ class Requester:
         self._on_error = on_error
         self._mtu = attributes.path_mtu
         self._window = min(send_window or recovery.max_in_flight, recovery.max_in_flight)
+        if qp_type is QpType.UC:
+            self._window = _NO_WINDOW  # nothing is ever acknowledged
         self._ack_interval = ack_interval
         self._ack_bit = ACK_REQUEST if qp_type is QpType.RC else 0
         self._timeout = ack_timeout_seconds(attributes.timeout) if qp_type is QpType.RC else None

@@ -70,8 +70,5 @@ class RangeSet:
     def __bool__(self) -> bool:
         return bool(self._starts)
 
-    def __iter__(self) -> object:
-        return iter(zip(self._starts, self._stops, strict=True))
-
     def __repr__(self) -> str:
         return f"RangeSet({list(zip(self._starts, self._stops, strict=True))})"

@@ -79,7 +79,7 @@ def unpack_block(details: bytes | memoryview, reference: int) -> tuple[int, int]
 class SelectiveRepeatRequester(RequesterRecovery):
     """Sends holes below acknowledged packets again, oldest first, each once."""
 
-    __slots__ = ("_cursor", "_probe", "_repeat", "_resent", "_sacked")
+    __slots__ = ("_cursor", "_probe", "_repeat", "_resent", "_sacked", "_timed_out")
 
     max_in_flight = REORDER_WINDOW
 
@@ -90,6 +90,7 @@ class SelectiveRepeatRequester(RequesterRecovery):
         self._resent: dict[int, int] = {}  # PSN -> high when it was sent again
         self._repeat: int | None = None  # send this one first, whatever is known about it
         self._probe: int | None = None
+        self._timed_out: int | None = None  # una at the latest timeout
 
     def on_acknowledged(self, una: int, high: int) -> None:
         """Forget what lies before ``una``."""
@@ -98,8 +99,7 @@ class SelectiveRepeatRequester(RequesterRecovery):
         if not (self._sacked or self._resent or self.pending):
             return
         self._sacked.discard_before(una)
-        for psn in [psn for psn in self._resent if psn < una]:
-            del self._resent[psn]
+        self._forget_resent_before(una)
         if self._repeat is not None and self._repeat < una:
             self._repeat = None
         if self._probe is not None and self._probe < una:
@@ -128,10 +128,17 @@ class SelectiveRepeatRequester(RequesterRecovery):
         self._refresh()
 
     def on_timeout(self, una: int, high: int) -> None:
-        """Send all known holes again, and the last packet to learn about those not known."""
+        """Send all known holes again, and the last packet to learn about those not known.
+
+        If that has been tried in vain, send the oldest packet as well: the probe or its answer may
+        have been lost, and the one packet that is surely useful saves a round trip.
+        """
         self._cursor = una
         self._resent.clear()
         self._repeat = None
+        if self._timed_out == una and una < high - 1:
+            self._send_first(una)
+        self._timed_out = una
         self._probe = None if high - 1 in self._sacked else high - 1
         self._refresh()
 
@@ -150,6 +157,15 @@ class SelectiveRepeatRequester(RequesterRecovery):
         self._resent[psn] = high
         self._refresh()
         return psn
+
+    def _forget_resent_before(self, una: int) -> None:
+        """Drop entries from the front; they are nearly in order, and stale ones do no harm."""
+        resent = self._resent
+        while resent:
+            oldest = next(iter(resent))
+            if oldest >= una:
+                return
+            del resent[oldest]
 
     def _send_first(self, una: int) -> None:
         self._repeat = una

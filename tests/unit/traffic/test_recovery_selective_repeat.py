@@ -198,6 +198,18 @@ def test_timeout_resends_holes_and_probes_the_last_packet():
     assert sent_again(requester, 60) == [10, 59]
 
 
+def test_a_second_timeout_without_progress_resends_the_oldest_packet_too():
+    requester = SelectiveRepeatRequester()
+    requester.on_timeout(10, 60)
+    assert sent_again(requester, 60) == [59]
+    requester.on_timeout(10, 60)
+    assert sent_again(requester, 60) == [10, 59]
+    requester.on_acknowledged(59, 60)
+    requester.on_timeout(59, 60)
+    requester.on_timeout(59, 60)
+    assert sent_again(requester, 60) == [59]
+
+
 # the responder alone
 
 
