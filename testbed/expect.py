@@ -248,7 +248,7 @@ class _Parser:
         if left.kind == "word" and operator not in ("==", "!="):
             raise self._error(f"a verdict is compared with == or !=, not {operator!r}")
         a, b, compare = left.compute, right.compute, _COMPARISONS[operator]
-        return _Term("truth", lambda scope: float(compare(a(scope), b(scope))))
+        return _Term("truth", lambda scope: float(compare(_defined(a(scope)), _defined(b(scope)))))
 
     def _sum(self) -> _Term:
         left = self._product()
@@ -334,6 +334,13 @@ _ARITHMETIC: dict[str, Callable[[float, float], float]] = {
     "*": lambda a, b: a * b,
     "/": lambda a, b: a / b,
 }
+
+
+def _defined(value: Value) -> Value:
+    """Refuse what arithmetic made not a number; every comparison but != would call it false."""
+    if isinstance(value, float) and math.isnan(value):
+        raise _NotComparable("the expression is not a number")
+    return value
 
 
 def _tokens(text: str) -> list[str | float]:
