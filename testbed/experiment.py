@@ -147,10 +147,14 @@ class Experiment:
         self._progress.stage(Stage.BUILD)
         # it takes a second to start, which the building of the fabric hides
         self._controller.start()
-        self.fabric.build()
+        self.fabric.build(before_bridges=self._wait_for_controller)
         self._progress.stage(Stage.ROUTE)
         self._controller.wait_ready(CONTROLLER_TIMEOUT)
         return Prober(self.fabric, self._plan, self._paths).run()
+
+    def _wait_for_controller(self) -> None:
+        # a switch that finds nobody waits up to a second before it tries again
+        self._controller.wait_listening(CONTROLLER_TIMEOUT)
 
     def run(self) -> Measurements:
         """Everything; on return nothing of the variant is left but its files."""

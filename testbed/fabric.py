@@ -7,6 +7,7 @@ objects and command line work on them as usual. Must run inside the run's namesp
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -102,12 +103,20 @@ class Fabric:
             for i in topology.interfaces.values()
         }
 
-    def build(self, controller: str = "tcp:127.0.0.1:6653") -> None:
-        """Build everything and compare it with the plan. Raises FabricError, OvsError, BpfError."""
+    def build(
+        self,
+        controller: str = "tcp:127.0.0.1:6653",
+        before_bridges: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Build everything and compare it with the plan. Raises FabricError, OvsError, BpfError.
+
+        ``before_bridges`` is called before the switches begin to look for their controller.
+        """
         self._make_nodes()
         self._make_links()
         self._configure_servers()
         self.ovs.start()
+        before_bridges()
         self.ovs.add_bridges(self.topology, controller)
         # after add_bridges: a port that joins a bridge without QoS loses its root qdisc
         self._make_ports()

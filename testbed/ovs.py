@@ -239,17 +239,22 @@ class OpenVSwitch:
             )
 
     def _wait_for(self, path: Path, timeout: float = 20.0) -> None:
+        """Wait until somebody listens on a socket; that it exists is not enough."""
         deadline = time.monotonic() + timeout
-        while not path.exists():
-            process = self._processes[-1]
-            if process.poll() is not None:
-                raise OvsError(
-                    f"{Path(str(process.args[0])).name} ended with status {process.returncode}; "  # type: ignore[index]
-                    f"its log is in {self.logs}"
-                )
-            if time.monotonic() > deadline:
-                raise OvsError(f"no {path.name} after {timeout:.0f} s; logs are in {self.logs}")
-            time.sleep(0.005)
+        with socket.socket(socket.AF_UNIX) as probe:
+            while probe.connect_ex(str(path)) != 0:
+                process = self._processes[-1]
+                if process.poll() is not None:
+                    raise OvsError(
+                        f"{path.stem} ended with status {process.returncode}; "
+                        f"its log is in {self.logs}"
+                    )
+                if time.monotonic() > deadline:
+                    raise OvsError(
+                        f"nobody listens on {path.name} after {timeout:.0f} s; "
+                        f"logs are in {self.logs}"
+                    )
+                time.sleep(0.005)
 
     def _tool(self, *command: str) -> str:
         result = subprocess.run(

@@ -155,7 +155,9 @@ int enqueue(struct __sk_buff *skb)
 	if (depth + skb->len > port->limit) {
 		count(port->dropped, class, skb->len);
 		record_drop(skb, port, &headers, class, depth);
-		return TC_ACT_SHOT;
+		/* not TC_ACT_SHOT: the sender would get ENOBUFS, and Open vSwitch then throws away
+		 * the rest of its batch without counting it */
+		return TC_ACT_STOLEN;
 	}
 	if (depth >= port->ecn_threshold && bpf_skb_ecn_set_ce(skb))
 		__sync_fetch_and_add(&port->marked, 1);
