@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from traffic.codec import Packet, parse
+from traffic.codec import FrameTemplate, Packet, parse
 from traffic.memory import AccessFlags, MemoryRegion, ProtectionDomain
-from traffic.opcodes import REQUEST_FLAGS
+from traffic.opcodes import REQUEST_FLAGS, Operation
 from traffic.qp import PathAttributes, QueuePair
 from traffic.recovery import recovery_names
 from traffic.verbs import CompletionQueue, QpType, SendWr, WcStatus, WorkCompletion, WrOpcode
@@ -233,3 +233,32 @@ def payload(length: int, seed: int = 0) -> bytes:
 def only(completions: list[WorkCompletion]) -> WorkCompletion:
     (completion,) = completions
     return completion
+
+
+def send(a: Endpoint, source: MemoryRegion, *, wr_id: int = 1) -> None:
+    """Post a SEND of the whole ``source``."""
+    a.qp.post_send(SendWr(wr_id=wr_id, opcode=WrOpcode.SEND, sge=source.sge()))
+
+
+def forged(opcode: int, psn: int, extension: bytes = b"", content: bytes = b"") -> Packet:
+    """A packet to the second endpoint of a pair that its peer did not make."""
+    template = FrameTemplate(
+        source_mac="02:00:00:00:00:01",
+        dest_mac="02:00:00:00:00:02",
+        source_ip="10.0.0.1",
+        dest_ip="10.0.0.2",
+        source_port=49152,
+        dest_qp=0x12,
+        tos=0,
+        max_body=5000,
+    )
+    packet = parse(bytes(template.stamp(opcode, psn, extension, content)))
+    assert packet is not None
+    return packet
+
+
+def forged_answer(psn: int, syndrome: int) -> Packet:
+    """An ACK or NAK to the first endpoint of a pair that its peer did not make."""
+    packet = forged(Operation.ACKNOWLEDGE, psn, bytes([syndrome, 0, 0, 0]))
+    packet.source_ip = 0x0A000002
+    return packet

@@ -273,6 +273,13 @@ def test_arbitrary_damage_raises_nothing_else(vector, data):
         assert len(packet.payload) <= cut - 58
 
 
+def test_unknown_header_version_is_malformed():
+    versioned = bytearray(frame(WRITE_ONLY))
+    versioned[43] |= 0x01
+    with pytest.raises(MalformedPacketError):
+        parse(versioned, check_icrc=False)
+
+
 # stamping
 
 
@@ -321,6 +328,12 @@ def test_what_is_stamped_is_parsed_again(packets):
         assert (packet.ack_request, packet.solicited) == (ack_request, solicited)
         assert (packet.source_port, packet.ecn) == (port, 2)
         assert bytes(packet.payload) == payload
+
+
+def test_pad_bytes_are_zero_whatever_was_there_before():
+    stamper = template(0x11)
+    stamper.stamp(0x04, 1, b"", b"\xff" * 8)
+    assert bytes(stamper.stamp(0x04, 2, b"", b"\xff" * 5))[54:62] == b"\xff" * 5 + bytes(3)
 
 
 def test_detached_payload_survives_the_buffer():

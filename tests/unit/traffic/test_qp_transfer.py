@@ -115,6 +115,17 @@ def test_ack_interval(interval, acks):
     assert b.qp.counters.acks_sent == a.qp.counters.acks_received == acks
 
 
+def test_acks_that_wait_are_merged():
+    a, b = pair(ack_interval=1)
+    write(a, a.region(payload(3 * 256)), b.region(3 * 256))
+    for _ in range(3):
+        b.qp.receive(parse(bytes(a.qp.next_packet(0.0))), 0.0)
+    ack = parse(bytes(b.qp.next_packet(0.0)))
+    assert (ack.psn, ack.msn) == (2, 1)
+    assert not b.qp.has_response
+    assert b.qp.counters.acks_sent == 1
+
+
 def test_send_window_limits_the_packets_in_flight():
     a, b = pair(send_window=10)
     write(a, a.region(payload(100 * 256)), b.region(100 * 256))

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from qp_link import DELAY, Link, drop_control, drop_data, is_data, pair, payload, write
 
-from traffic.codec import Packet
+from traffic.codec import Packet, parse
 from traffic.recovery.ranges import RangeSet
 from traffic.recovery.selective_repeat import (
     REORDER_WINDOW,
@@ -186,8 +186,13 @@ def test_a_stale_nak_for_packets_never_sent_is_a_plain_nak():
 def test_a_plain_nak_resends_the_expected_packet_only():
     requester = SelectiveRepeatRequester()
     requester.on_sequence_nak(10, 20, NONE)
-    requester.on_sequence_nak(10, 20, NONE)
     assert sent_again(requester, 20) == [10]
+    requester.on_sequence_nak(10, 20, NONE)
+    assert sent_again(requester, 20) == [], "sent again already"
+    requester.on_timeout(10, 20)
+    assert sent_again(requester, 20) == [19]
+    requester.on_sequence_nak(10, 20, NONE)
+    assert sent_again(requester, 20) == [10], "a timeout makes it a candidate again"
 
 
 def test_timeout_resends_holes_and_probes_the_last_packet():
@@ -250,6 +255,35 @@ def test_release_in_order_then_report_the_next_gap():
     assert responder.release(13) is not None
     assert responder.release(14) is not None
     assert not responder.waiting
+
+
+def test_held_packets_do_not_depend_on_the_frame_buffer():
+    responder = SelectiveRepeatResponder()
+    buffer = bytearray(b"payload")
+    packet = Packet()
+    packet.payload = memoryview(buffer)
+    responder.on_out_of_order(10, 11, packet)
+    buffer[:] = b"another"
+    released = responder.release(11)
+    assert released is not None
+    assert bytes(released.payload) == b"payload"
+
+
+def test_a_gap_that_closes_before_another_is_answered_by_a_selective_nak():
+    a, b = pair(NAME)
+    write(a, a.region(payload(6 * 256)), b.region(6 * 256))
+    packets = [parse(bytes(a.qp.next_packet(0.0))) for _ in range(6)]
+    for index in (0, 2, 4):
+        b.qp.receive(packets[index], 0.0)
+    while b.qp.has_response:
+        b.qp.next_packet(0.0)
+    b.qp.receive(packets[1], 0.0)
+    nak = parse(bytes(b.qp.next_packet(0.0)))
+    assert (nak.syndrome, nak.psn) == (0x60, 3)
+    assert unpack_block(nak.payload, 3) == (4, 4)
+    b.qp.receive(packets[3], 0.0)
+    ack = parse(bytes(b.qp.next_packet(0.0)))
+    assert (ack.syndrome, ack.psn) == (0x1F, 4)
 
 
 def test_beyond_the_reorder_window_nothing_is_held():
