@@ -133,8 +133,7 @@ def parse(frame: bytes | bytearray | memoryview, *, check_icrc: bool = True) -> 
     """
     length = len(frame)
     if length < _MIN_LENGTH:
-        if length >= _BTH and _is_roce(frame):
-            raise MalformedPacketError(f"frame of {length} bytes is too short for RoCEv2")
+        _refuse_truncated(frame)
         return None
     (
         ether_type, version, tos, ip_length, _, fragment, ttl, protocol, _, source_ip, dest_ip,
@@ -142,11 +141,9 @@ def parse(frame: bytes | bytearray | memoryview, *, check_icrc: bool = True) -> 
     ) = _HEADERS.unpack_from(frame)  # fmt: skip
     if ether_type != 0x0800 or protocol != 17 or version & 0xF0 != 0x40:
         return None
-    if version != 0x45 or fragment & _MORE_FRAGMENTS_OR_OFFSET:
-        if version == 0x45 or not _is_roce(frame):
-            return None
+    if version != 0x45 and _is_roce(frame):
         raise MalformedPacketError("RoCEv2 packets have no IP options")
-    if dest_port != ROCE_UDP_PORT:
+    if version != 0x45 or fragment & _MORE_FRAGMENTS_OR_OFFSET or dest_port != ROCE_UDP_PORT:
         return None
     end = _IP + ip_length - ICRC_LENGTH
     if udp_length != ip_length - 20 or end < _BODY or end + ICRC_LENGTH > length:
@@ -154,11 +151,11 @@ def parse(frame: bytes | bytearray | memoryview, *, check_icrc: bool = True) -> 
             f"IP length {ip_length} and UDP length {udp_length} in a frame of {length} bytes"
         )
     view = memoryview(frame)
-    if check_icrc:
-        crc = zlib.crc32(view[_BODY:end], _crc_of_headers(view))
-        if crc != _ICRC.unpack_from(frame, end)[0]:
-            raise IcrcError(f"ICRC mismatch, PSN {word2 & PSN_MASK}")
-
+    if (
+        check_icrc
+        and zlib.crc32(view[_BODY:end], _crc_of_headers(view)) != (_ICRC.unpack_from(frame, end)[0])
+    ):
+        raise IcrcError(f"ICRC mismatch, PSN {word2 & PSN_MASK}")
     opcode = word0 >> 24
     layout, extension_length = LAYOUTS[opcode]
     body = _BODY + extension_length
@@ -188,6 +185,12 @@ def parse(frame: bytes | bytearray | memoryview, *, check_icrc: bool = True) -> 
     if layout is not Layout.NONE:
         _parse_extension(packet, layout, view, body)
     return packet
+
+
+def _refuse_truncated(frame: bytes | bytearray | memoryview) -> None:
+    """Raise MalformedPacketError if a frame too short for RoCEv2 is addressed to its port."""
+    if len(frame) >= _BTH and _is_roce(frame):
+        raise MalformedPacketError(f"a frame of {len(frame)} bytes is too short for RoCEv2")
 
 
 def _is_roce(frame: bytes | bytearray | memoryview) -> bool:

@@ -12,7 +12,7 @@ import argparse
 import time
 from dataclasses import dataclass
 
-from traffic.codec import parse
+from traffic.codec import Packet, parse
 from traffic.memory import AccessFlags, ProtectionDomain
 from traffic.qp import PathAttributes, QueuePair
 from traffic.recovery import recovery_names
@@ -73,13 +73,47 @@ def connected_pair(recovery: str, mtu: int) -> tuple[QueuePair, QueuePair, Compl
     return pairs[0], pairs[1], send_cq
 
 
+def timed_send(sender: QueuePair) -> tuple[list[bytes], float]:
+    """Up to a batch of frames, and seconds, without the copy that takes the place of a socket."""
+    clock = time.perf_counter
+    frames: list[bytes] = []
+    copying = 0.0
+    start = clock()
+    while len(frames) < BATCH and (frame := sender.next_packet(0.0)) is not None:
+        before = clock()
+        frames.append(bytes(frame))
+        copying += clock() - before
+    return frames, clock() - start - copying
+
+
+def timed_parse(frames: list[bytes]) -> tuple[list[Packet], float]:
+    """The packets of the frames, and seconds."""
+    start = time.perf_counter()
+    packets = [parse(frame) for frame in frames]
+    elapsed = time.perf_counter() - start
+    assert None not in packets
+    return [packet for packet in packets if packet is not None], elapsed
+
+
+def timed_receive(qp: QueuePair, packets: list[Packet]) -> tuple[list[bytes], float]:
+    """The responses to packets, and seconds."""
+    start = time.perf_counter()
+    responses = []
+    for packet in packets:
+        qp.receive(packet, 0.0)
+    while qp.has_response:
+        response = qp.next_packet(0.0)
+        assert response is not None
+        responses.append(bytes(response))
+    return responses, time.perf_counter() - start
+
+
 def measure(*, packets: int, mtu: int, recovery: str) -> Costs:
-    """Write messages of 256 packets until ``packets`` have been sent."""
+    """Write messages of 256 packets until at least ``packets`` have been sent."""
     sender, receiver, send_cq = connected_pair(recovery, mtu)
     size = MESSAGE_PACKETS * mtu
     source = sender.pd.reg_mr(bytearray(size))
     target = receiver.pd.reg_mr(bytearray(size), AccessFlags.LOCAL_WRITE | AccessFlags.REMOTE_WRITE)
-    clock = time.perf_counter
     costs = Costs(0.0, 0.0, 0.0, 0.0)
     messages = -(-packets // MESSAGE_PACKETS)
     for wr_id in range(messages):
@@ -93,40 +127,14 @@ def measure(*, packets: int, mtu: int, recovery: str) -> Costs:
             )
         )
         while sender.has_request(0.0):
-            # Frames are copied out of the loop that is measured: a socket would have sent them.
-            frames = []
-            copying = 0.0
-            start = clock()
-            for _ in range(BATCH):
-                frame = sender.next_packet(0.0)
-                if frame is None:
-                    break
-                before = clock()
-                frames.append(bytes(frame))
-                copying += clock() - before
-            costs.send += clock() - start - copying
-
-            start = clock()
-            arrived = [parse(frame) for frame in frames]
-            costs.parse += clock() - start
-
-            start = clock()
-            for packet in arrived:
-                assert packet is not None
-                receiver.receive(packet, 0.0)
-            responses = []
-            while receiver.has_response:
-                response = receiver.next_packet(0.0)
-                assert response is not None
-                responses.append(bytes(response))
-            costs.receive += clock() - start
-
-            start = clock()
-            for response in responses:
-                packet = parse(response)
-                assert packet is not None
-                sender.receive(packet, 0.0)
-            costs.acknowledge += clock() - start
+            frames, seconds = timed_send(sender)
+            costs.send += seconds
+            arrived, seconds = timed_parse(frames)
+            costs.parse += seconds
+            responses, seconds = timed_receive(receiver, arrived)
+            costs.receive += seconds
+            acks, seconds = timed_parse(responses)
+            costs.acknowledge += seconds + timed_receive(sender, acks)[1]
         (completion,) = send_cq.poll()
         assert completion.status is WcStatus.SUCCESS
     scale = 1e6 / (messages * MESSAGE_PACKETS)

@@ -155,7 +155,7 @@ class Link:
     """Runs two endpoints against each other until nothing is left to do.
 
     Each end sends one frame every ``gap`` seconds, so that packets overtake one another only if a
-    fate delays them.
+    fate delays them. ``frames`` holds all that were sent, lost ones included.
     """
 
     def __init__(
@@ -166,6 +166,7 @@ class Link:
         self.gap = gap
         self.now = 0.0
         self.sent = 0
+        self.frames: list[bytes] = []
         self._queue: list[tuple[float, int, int, bytes]] = []
 
     def _send(self) -> bool:
@@ -176,10 +177,11 @@ class Link:
             if frame is None:
                 continue
             sent = True
-            packet = parse(bytes(frame))
+            self.frames.append(bytes(frame))
+            packet = parse(self.frames[-1])
             assert packet is not None
             for delay in self.fate(self.sent, packet):
-                self._queue.append((self.now + DELAY + delay, self.sent, 1 - side, bytes(frame)))
+                self._queue.append((self.now + DELAY + delay, self.sent, 1 - side, self.frames[-1]))
             self.sent += 1
         return sent
 
