@@ -271,6 +271,7 @@ class Requester:
             self._fail(WcStatus.RNR_RETRY_EXC_ERR)
             return
         self._rnr_retries += 1
+        self._retries = 0  # the peer answers, and what it was sent did arrive
         self._rnr_deadline = now + rnr_timer_seconds(timer)
         self._deadline = None
 

@@ -124,6 +124,7 @@ class SelectiveRepeatRequester(RequesterRecovery):
 
     def on_rnr_expired(self, una: int, high: int) -> None:
         """Only the refused packet is sent again; the responder holds those behind it."""
+        self._take_back(una)
         self._send_first(una)
         self._refresh()
 
@@ -133,6 +134,7 @@ class SelectiveRepeatRequester(RequesterRecovery):
         If that has been tried in vain, send the oldest packet as well: the probe or its answer may
         have been lost, and the one packet that is surely useful saves a round trip.
         """
+        self._take_back(una)
         self._cursor = una
         self._resent.clear()
         self._repeat = None
@@ -157,6 +159,10 @@ class SelectiveRepeatRequester(RequesterRecovery):
         self._resent[psn] = high
         self._refresh()
         return psn
+
+    def _take_back(self, una: int) -> None:
+        """A packet that was held and then refused for want of a receive request is held no more."""
+        self._sacked.discard_before(una + 1)
 
     def _forget_resent_before(self, una: int) -> None:
         """Drop entries from the front; they are nearly in order, and stale ones do no harm."""

@@ -186,6 +186,23 @@ def test_rnr_retry_7_never_runs_out():
     assert a.qp.state is QpState.RTS
 
 
+def test_an_rnr_nak_gives_the_timeouts_back():
+    """The peer has answered, so it is not gone."""
+    a, b = pair(retry_cnt=1)
+    write(a, a.region(payload(100)), b.region(100))
+    now = 0.0
+    for _ in range(5):
+        a.qp.next_packet(now)
+        now += T14
+        a.qp.handle_timeout(now)
+        a.qp.next_packet(now)
+        a.qp.receive(forged_answer(0, 0x20 | 12), now)
+        now += 0.64e-3
+        a.qp.handle_timeout(now)
+    assert a.qp.counters.timeouts == 5
+    assert a.qp.state is QpState.RTS
+
+
 @pytest.mark.parametrize("recovery", RECOVERIES)
 def test_no_sequence_nak_hurries_a_requester_that_waits(recovery):
     a, b = pair(recovery)

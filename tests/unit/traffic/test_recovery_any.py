@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from qp_link import DELAY, RECOVERIES, Link, drop_data, pair, payload, write
 
+from traffic.codec import Packet
 from traffic.recovery import Recovery, create_recovery, recovery_names, register_recovery
 from traffic.recovery.go_back_n import GoBackNRequester, GoBackNResponder
 from traffic.verbs import QpType, RecvWr, SendWr, WcStatus, WrOpcode
@@ -26,12 +27,22 @@ fates = st.dictionaries(
     psn=st.sampled_from([0, (1 << 24) - 7, 1 << 23]),
     window=st.sampled_from([None, 1, 4, 16]),
     interval=st.sampled_from([1, 3, 64]),
+    late=st.lists(st.integers(0, 60), max_size=3),
 )
-def test_any_finite_disturbance_is_survived(recovery, fates, packets, psn, window, interval):
-    """Memory, completions and their order are those of a faithful network, and the books close."""
+def test_any_finite_disturbance_is_survived(recovery, fates, packets, psn, window, interval, late):
+    """Memory, completions and their order are those of a faithful network, and the books close.
+
+    Receive requests are posted before anything is sent, or for ``late`` after that many frames.
+    """
     a, b = pair(
-        recovery, psn=psn, send_window=window, ack_interval=interval, timeout=10, rnr_retry=7
+        recovery,
+        psn=psn,
+        send_window=window,
+        ack_interval=interval,
+        timeout=10,
+        min_rnr_timer=1,
     )
+    receives = []
     messages = []
     for wr_id, count in enumerate(packets):
         content = payload(max(count * 256 - 100, 0), wr_id)
@@ -41,14 +52,22 @@ def test_any_finite_disturbance_is_survived(recovery, fates, packets, psn, windo
         if wr_id % 3 == 0:
             write(a, source, target, wr_id=wr_id)
         elif wr_id % 3 == 1:
-            b.qp.post_recv(RecvWr(wr_id=wr_id))
+            receives.append(RecvWr(wr_id=wr_id))
             opcode = WrOpcode.RDMA_WRITE_WITH_IMM
             write(a, source, target, wr_id=wr_id, opcode=opcode, imm_data=wr_id)
         else:
-            b.qp.post_recv(RecvWr(wr_id=wr_id, sge=target.sge()))
+            receives.append(RecvWr(wr_id=wr_id, sge=target.sge()))
             a.qp.post_send(SendWr(wr_id=wr_id, opcode=WrOpcode.SEND, sge=source.sge()))
 
-    Link(a, b, lambda number, _: fates.get(number, [0.0])).run()
+    while len(receives) > len(late):
+        b.qp.post_recv(receives.pop(0))
+
+    def fate(number: int, _: Packet) -> list[float]:
+        while receives and number >= sorted(late)[-len(receives)]:
+            b.qp.post_recv(receives.pop(0))
+        return fates.get(number, [0.0])
+
+    Link(a, b, fate).run()
 
     for content, target in messages:
         assert bytes(target.view) == content

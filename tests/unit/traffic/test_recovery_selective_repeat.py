@@ -215,6 +215,17 @@ def test_a_second_timeout_without_progress_resends_the_oldest_packet_too():
     assert sent_again(requester, 60) == [59]
 
 
+def test_a_packet_that_was_held_and_then_refused_is_not_taken_for_received():
+    requester = SelectiveRepeatRequester()
+    nak(requester, 10, 13, 11, 12)
+    assert sent_again(requester, 13) == [10]
+    requester.on_acknowledged(12, 13)
+    requester.on_rnr_expired(12, 13)
+    assert sent_again(requester, 13) == [12]
+    requester.on_timeout(12, 13)
+    assert sent_again(requester, 13) == [12]
+
+
 # the responder alone
 
 
