@@ -105,7 +105,11 @@ def run(
     directory = _run_directory(output, loaded.name)
     options = RunOptions(directory=directory, variants=variants)
     status = _isolated(lambda: _run_inside(loaded, options, progress), directory)
-    _print_outcome(directory, status, quiet=quiet, as_json=json)
+    try:
+        _print_outcome(directory, status, quiet=quiet, as_json=json)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _silence_stdout()
     return status
 
 
@@ -210,14 +214,19 @@ def invoke(arguments: Sequence[str]) -> int:
         return _complain(error.format_message(), ExitStatus.USAGE)
     except (typer.Abort, KeyboardInterrupt):
         return _complain("interrupted", INTERRUPTED)
-    except BrokenPipeError:
-        # whoever read our output has left; give the interpreter nothing to flush at exit
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (BrokenPipeError, SystemExit):  # the latter is Typer's answer to the former
+        _silence_stdout()
         return ExitStatus.OK
 
 
+def _silence_stdout() -> None:
+    """Whoever read our output has left; give the interpreter nothing to flush at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def _complain(message: str, status: int) -> int:
-    print(f"rocelab: {' '.join(message.split())}", file=sys.stderr)
+    text = "".join(c if c.isprintable() else repr(c)[1:-1] for c in " ".join(message.split()))
+    print(f"rocelab: {text}", file=sys.stderr)
     return int(status)
 
 

@@ -6,6 +6,9 @@ one line: file, field, value, what is allowed.
 
 from __future__ import annotations
 
+import errno
+import math
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -40,7 +43,11 @@ DEFAULT_VARIANT = "default"
 PROJECT_SCENARIOS = Path(__file__).resolve().parent.parent / "scenarios"
 """The scenarios that come with the project."""
 
+WALL_RATE_LIMIT = 8.0
+"""Bit/s that a link carries at least, in wall time."""
+
 _VALUE_LIMIT = 60
+_LONG_WORD = re.compile(rf"\S{{{_VALUE_LIMIT + 1},}}")
 _FIXED_IN_VARIANTS = frozenset({"name", "description", "variants", "expect"})
 
 
@@ -59,13 +66,17 @@ def scenario_files() -> dict[str, Path]:
 def find_scenario(path_or_name: str | Path) -> Path:
     """The file that a path, or the bare name of a scenario, means. Raises ScenarioError."""
     path = Path(path_or_name)
-    if path.exists():
+    try:
+        path.stat()
         return path
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.ENOTDIR):
+            raise ScenarioError(f"{_short(str(path))}: cannot be read: {error.strerror}") from error
     known = scenario_files()
     if str(path_or_name) in known:
         return known[str(path_or_name)]
     hint = registries.suggestion(path.stem, known)
-    raise ScenarioError(f"{path_or_name}: there is no such file or scenario; {hint}")
+    raise ScenarioError(f"{_short(str(path_or_name))}: there is no such file or scenario; {hint}")
 
 
 def load_scenario(
@@ -84,7 +95,7 @@ def load_scenario(
         scenario = _validate(document)
         _check(scenario)
     except (StrictYamlError, OverrideError, ScenarioError) as error:
-        raise ScenarioError(f"{path}: {error}") from error
+        raise ScenarioError(f"{path}: {_readable(str(error))}") from error
     return scenario
 
 
@@ -169,10 +180,23 @@ def _check(scenario: Scenario) -> None:
     several = bool(scenario.variants)
     for name, variant in resolve_variants(scenario):
         try:
-            plan_traffic(variant, build_topology(variant))
+            topology = build_topology(variant)
+            _check_wall_rates(variant, topology)
+            plan_traffic(variant, topology)
         except ScenarioError as error:
             where = f"variants.{name}: " if several else ""
             raise ScenarioError(f"{where}{error}") from error
+
+
+def _check_wall_rates(scenario: Scenario, topology: Topology) -> None:
+    """The kernel's scheduler counts whole bytes per second."""
+    slowest = min((i.rate for i in topology.interfaces.values()), default=math.inf)
+    if scenario.dilation != "auto" and slowest / scenario.dilation < WALL_RATE_LIMIT:
+        raise ScenarioError(
+            f"dilation: {scenario.dilation:g} slows a link of {slowest:g} bit/s down to "
+            f"{slowest / scenario.dilation:.3g} bit/s; allowed: at most "
+            f"{slowest / WALL_RATE_LIMIT:g} here"
+        )
 
 
 def _validate(document: Mapping[str, Any]) -> Scenario:
@@ -203,6 +227,11 @@ def _describe(details: ErrorDetails) -> str:
         message = message.replace("Input should be", "must be")
         message = f"{_short(repr(details['input']))} {message[0].lower()}{message[1:]}"
     return f"{'.'.join(location) or 'scenario'}: {' '.join(message.split())}"
+
+
+def _readable(text: str) -> str:
+    """One line for a terminal: what a file holds may be endless, or move the cursor."""
+    return _LONG_WORD.sub(lambda word: _short(word[0]), " ".join(text.split()))
 
 
 def _short(text: str) -> str:

@@ -297,7 +297,7 @@ class Variant(Section):
 class Scenario(Section):
     """One scenario, or one variant of it: everything that decides a run, except the machine."""
 
-    name: str = Field(pattern=re.compile(r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$"))
+    name: str = Field(pattern=re.compile(r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}\Z"))
     description: str = Field(default="", max_length=2000)
     seed: Integer = Field(default=1, ge=0, lt=2**63)
     dilation: Dilation = Field(default="auto", description="wall seconds per emulated second")

@@ -12,6 +12,15 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator
 
+RATE_LIMITS = (1e3, 1e15)
+"""Bit/s: below and above lies no link, but a slip of the keyboard."""
+
+DURATION_LIMIT = 86400.0
+"""Seconds: a day of emulated time."""
+
+SIZE_LIMIT = 2**60
+"""Bytes; counters of 64 bits stay far from overflowing."""
+
 _NUMBER = re.compile(r"^\s*([+-]?[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)\s*([A-Za-zµ/]*)\s*$")
 
 _RATES = {
@@ -43,7 +52,10 @@ def parse_rate(value: Any) -> float:
         raise ValueError(f"{value!r} has no known unit; allowed: bps, kbps, Mbps, Gbps, Tbps")
     if number <= 0:
         raise ValueError(f"{value!r} must be above 0")
-    return number * factor
+    rate = number * factor
+    if not RATE_LIMITS[0] <= rate <= RATE_LIMITS[1]:
+        raise ValueError(f"{value!r} is no rate of a link; allowed: 1 kbps to 1000 Tbps")
+    return rate
 
 
 def parse_duration(value: Any) -> float:
@@ -58,15 +70,19 @@ def parse_duration(value: Any) -> float:
         raise ValueError(f"{value!r} has no known unit; allowed: ns, us, ms, s")
     if number < 0:
         raise ValueError(f"{value!r} must not be negative")
-    return number * factor
+    duration = number * factor
+    if duration > DURATION_LIMIT:
+        raise ValueError(f"{value!r} is too long; allowed: at most {DURATION_LIMIT:.0f} s")
+    return duration
 
 
 def parse_size(value: Any) -> int:
     """Bytes from "64 MiB", "300 KB" or a plain whole number. Raises ValueError."""
     if isinstance(value, bool):
         raise ValueError(f"{value!r} is not a size; write it as '64 MiB'")
+    number: float
     if isinstance(value, (int, float)):
-        number, factor = float(value), 1
+        number, factor = value, 1
     else:
         number, unit = _split(str(value), "size", "64 MiB")
         found = 1 if unit == "" else _SIZES.get(unit)
@@ -76,6 +92,8 @@ def parse_size(value: Any) -> int:
     total = number * factor
     if total < 0:
         raise ValueError(f"{value!r} must not be negative")
+    if not total <= SIZE_LIMIT:  # nor is NaN
+        raise ValueError(f"{value!r} is not a size of at most {SIZE_LIMIT} bytes")
     if total != int(total):
         raise ValueError(f"{value!r} is not a whole number of bytes")
     return int(total)

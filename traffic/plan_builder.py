@@ -25,6 +25,9 @@ from traffic.plan import (
 UDP_SOURCE_PORT_BASE = 49152
 """Start of the dynamic port range; RoCEv2 senders stay above it (rxe_qp.c: RXE_ROCE_V2_SPORT)."""
 
+OPERATION_LIMIT = 500_000
+"""Operations of a plan; more would take minutes to plan and gigabytes to hold."""
+
 _SOURCE_PORT_MASK = 0x3FFF
 _PSN_MASK = 0xFFFFFF
 _FIRST_QP_NUM = 0x100
@@ -76,6 +79,7 @@ class PlanBuilder:
         self._tags: list[int] = []
         self._qp_counts = [0] * world_size
         self._ops: list[list[Op]] = [[] for _ in range(world_size)]
+        self._op_count = 0
 
     def memory(self, rank: int, *, initialised: int, total: int) -> None:
         """Give a rank its memory, in bytes."""
@@ -198,6 +202,12 @@ class PlanBuilder:
         )
 
     def _add(self, rank: int, kind: OpKind, **fields: Any) -> int:
+        self._op_count += 1
+        if self._op_count > OPERATION_LIMIT:
+            raise PlanError(
+                f"more than {OPERATION_LIMIT} operations (each message sent or received is one); "
+                "allowed: fewer ranks or messages"
+            )
         op_id = len(self._ops[rank])
         self._ops[rank].append(Op(op_id=op_id, rank=rank, kind=kind, **fields))
         return op_id
