@@ -1,159 +1,212 @@
-"""Cost of the transport in us per 4 KiB packet: two queue pairs back to back, without sockets.
+"""The NIC against scapy: what one CPU needs to send and to receive a 4 KiB packet over a veth.
 
-    python tests/bench/endpoint.py [--packets N] [--mtu BYTES] [--recovery NAME]
+Both sides of both ends run in one process, one after the other in batches, so that each gets its
+own time: CPU seconds, the kernel's share included.
 
-Prints one line per side and per step; the requester's side includes handling the ACKs, the
-responder's includes parsing, the ICRC, the copy into memory and the ACKs.
+Ours, sending: post_send, scheduling and pacing, stamping, ICRC, socket, and handling the ACKs;
+receiving: socket, delay line, parsing, ICRC, responder, the copy into registered memory, ACKs.
+scapy's, sending: building the packet (its own BTH, which computes the ICRC) and sending it through
+its layer 2 socket; receiving: its socket with dissection, and checking the ICRC.
 """
 
 from __future__ import annotations
 
-import argparse
+import math
 import time
 from dataclasses import dataclass
 
-from traffic.codec import Packet, parse
-from traffic.memory import AccessFlags, ProtectionDomain
+from pyroute2 import IPRoute
+from scapy.config import conf
+from scapy.contrib.roce import BTH
+from scapy.layers.inet import IP, UDP
+from scapy.layers.l2 import Ether
+from scapy.packet import Packet, Raw
+
+from testbed.clock import EmulatedClock
+from testbed.topology.base import ROCE_MTU
+from tests.bench.table import Row
+from traffic.memory import AccessFlags, MemoryRegion, ProtectionDomain
+from traffic.nic import Nic
+from traffic.opcodes import RC, Operation
+from traffic.packet_socket import PacketSocket
 from traffic.qp import PathAttributes, QueuePair
-from traffic.recovery import recovery_names
 from traffic.verbs import CompletionQueue, QpType, SendWr, WcStatus, WrOpcode
 
+PAYLOAD = 4096
 MESSAGE_PACKETS = 256
 BATCH = 64
+MESSAGES = 120
+ROUNDS = 3
+SCAPY_PACKETS = 320
+SCAPY_BATCH = 8
+"""As many as fit into the receive buffer that scapy's socket has by default."""
+TARGET = 50.0
+
+_NAMES = ("veth-a", "veth-b")
+_MACS = ("02:00:00:00:00:0a", "02:00:00:00:00:0b")
+_ADDRESSES = ("10.0.0.1", "10.0.0.2")
 
 
-@dataclass
+@dataclass(frozen=True, slots=True)
 class Costs:
-    """Microseconds per data packet."""
+    """CPU seconds per packet."""
 
     send: float
-    parse: float
     receive: float
-    acknowledge: float
 
     @property
-    def sender(self) -> float:
-        return self.send + self.acknowledge
-
-    @property
-    def receiver(self) -> float:
-        return self.parse + self.receive
+    def both(self) -> float:
+        return self.send + self.receive
 
 
-def connected_pair(recovery: str, mtu: int) -> tuple[QueuePair, QueuePair, CompletionQueue]:
-    """Two RC queue pairs in RTS and the sender's completion queue."""
-    pairs = []
-    send_cq = CompletionQueue()
-    for qp_num in (1, 2):
-        pairs.append(
-            QueuePair(
-                qp_num=qp_num,
-                qp_type=QpType.RC,
-                pd=ProtectionDomain(),
-                send_cq=send_cq,
-                recv_cq=CompletionQueue(),
-                recovery=recovery,
-            )
+class _End:
+    """One NIC with one queue pair and the memory that it sends from or receives into."""
+
+    def __init__(self, end: int) -> None:
+        self.socket = PacketSocket(_NAMES[end])
+        self.nic = Nic(rate=math.inf, latency=lambda hops: 0.0, lead=math.inf)
+        self.completions = CompletionQueue()
+        self.qp = QueuePair(
+            qp_num=end + 1,
+            qp_type=QpType.RC,
+            pd=ProtectionDomain(),
+            send_cq=self.completions,
+            recv_cq=self.completions,
         )
-    for own, peer in ((0, 1), (1, 0)):
-        qp = pairs[own]
-        qp.to_init()
-        qp.to_rtr(
+        self.memory: MemoryRegion = self.qp.pd.reg_mr(
+            bytearray(MESSAGE_PACKETS * PAYLOAD),
+            AccessFlags.LOCAL_WRITE | AccessFlags.REMOTE_WRITE,
+        )
+        self.nic.add_queue_pair(self.qp)
+        self.qp.to_init()
+        self.qp.to_rtr(
             path=PathAttributes(
-                source_mac=f"02:00:00:00:00:0{own}",
-                dest_mac=f"02:00:00:00:00:0{peer}",
-                source_ip=f"10.0.0.{own + 1}",
-                dest_ip=f"10.0.0.{peer + 1}",
+                source_mac=_MACS[end],
+                dest_mac=_MACS[1 - end],
+                source_ip=_ADDRESSES[end],
+                dest_ip=_ADDRESSES[1 - end],
             ),
-            path_mtu=mtu,
-            dest_qp_num=pairs[peer].qp_num,
+            path_mtu=PAYLOAD,
+            dest_qp_num=2 - end,
             rq_psn=0,
         )
-        qp.to_rts(sq_psn=0)
-    return pairs[0], pairs[1], send_cq
+        self.qp.to_rts(sq_psn=0)
+
+    def receive(self, clock: EmulatedClock) -> int:
+        """Take in what has arrived, and return the number of frames."""
+        frames = self.socket.receive(BATCH)
+        now = clock.now()
+        for frame in frames:
+            self.nic.arrive(frame, now)
+        self.nic.advance(clock.now())
+        return len(frames)
+
+    def send(self, clock: EmulatedClock, most: int = BATCH) -> int:
+        """Send up to ``most`` frames, and return their number."""
+        for sent in range(most):
+            frame = self.nic.next_frame(clock.now())
+            if frame is None:
+                return sent
+            self.socket.send(frame)
+        return most
 
 
-def timed_send(sender: QueuePair) -> tuple[list[bytes], float]:
-    """Up to a batch of frames, and seconds, without the copy that takes the place of a socket."""
-    clock = time.perf_counter
-    frames: list[bytes] = []
-    copying = 0.0
-    start = clock()
-    while len(frames) < BATCH and (frame := sender.next_packet(0.0)) is not None:
-        before = clock()
-        frames.append(bytes(frame))
-        copying += clock() - before
-    return frames, clock() - start - copying
+def _make_veth() -> None:
+    with IPRoute() as ip:
+        ip.link("add", ifname=_NAMES[0], kind="veth", peer=_NAMES[1])
+        for name, mac in zip(_NAMES, _MACS, strict=True):
+            index = ip.link_lookup(ifname=name)[0]
+            ip.link("set", index=index, address=mac, mtu=ROCE_MTU, state="up")
 
 
-def timed_parse(frames: list[bytes]) -> tuple[list[Packet], float]:
-    """The packets of the frames, and seconds."""
-    start = time.perf_counter()
-    packets = [parse(frame) for frame in frames]
-    elapsed = time.perf_counter() - start
-    assert None not in packets
-    return [packet for packet in packets if packet is not None], elapsed
-
-
-def timed_receive(qp: QueuePair, packets: list[Packet]) -> tuple[list[bytes], float]:
-    """The responses to packets, and seconds."""
-    start = time.perf_counter()
-    responses = []
-    for packet in packets:
-        qp.receive(packet, 0.0)
-    while qp.has_response:
-        response = qp.next_packet(0.0)
-        assert response is not None
-        responses.append(bytes(response))
-    return responses, time.perf_counter() - start
-
-
-def measure(*, packets: int, mtu: int, recovery: str) -> Costs:
-    """Write messages of 256 packets until at least ``packets`` have been sent."""
-    sender, receiver, send_cq = connected_pair(recovery, mtu)
-    size = MESSAGE_PACKETS * mtu
-    source = sender.pd.reg_mr(bytearray(size))
-    target = receiver.pd.reg_mr(bytearray(size), AccessFlags.LOCAL_WRITE | AccessFlags.REMOTE_WRITE)
-    costs = Costs(0.0, 0.0, 0.0, 0.0)
-    messages = -(-packets // MESSAGE_PACKETS)
-    for wr_id in range(messages):
-        sender.post_send(
+def measure_ours() -> Costs:
+    """WRITE messages of 1 MiB; every byte is compared at the end."""
+    clock = EmulatedClock.shared(1.0)
+    sender, receiver = _End(0), _End(1)
+    sender.memory.view[:] = bytes(i * 7 & 255 for i in range(PAYLOAD)) * MESSAGE_PACKETS
+    cpu = time.process_time
+    sending = receiving = 0.0
+    for wr_id in range(MESSAGES):
+        start = cpu()
+        sender.qp.post_send(
             SendWr(
                 wr_id=wr_id,
                 opcode=WrOpcode.RDMA_WRITE,
-                sge=source.sge(),
-                remote_addr=target.virtual_address,
-                rkey=target.rkey,
+                sge=sender.memory.sge(),
+                remote_addr=receiver.memory.virtual_address,
+                rkey=receiver.memory.rkey,
             )
         )
-        while sender.has_request(0.0):
-            frames, seconds = timed_send(sender)
-            costs.send += seconds
-            arrived, seconds = timed_parse(frames)
-            costs.parse += seconds
-            responses, seconds = timed_receive(receiver, arrived)
-            costs.receive += seconds
-            acks, seconds = timed_parse(responses)
-            costs.acknowledge += seconds + timed_receive(sender, acks)[1]
-        (completion,) = send_cq.poll()
+        sender.nic.activate(sender.qp)
+        arrived = 0
+        while arrived < MESSAGE_PACKETS:
+            sender.send(clock)
+            middle = cpu()
+            sending += middle - start
+            arrived += receiver.receive(clock)
+            receiver.send(clock)
+            start = cpu()
+            receiving += start - middle
+            sender.receive(clock)
+        (completion,) = sender.completions.poll()
+        sending += cpu() - start
         assert completion.status is WcStatus.SUCCESS
-    scale = 1e6 / (messages * MESSAGE_PACKETS)
-    return Costs(*(value * scale for value in vars(costs).values()))
+    assert bytes(receiver.memory.view) == bytes(sender.memory.view)
+    packets = MESSAGES * MESSAGE_PACKETS
+    assert receiver.nic.counts.delivered_data.packets == packets
+    for end in (sender, receiver):
+        end.socket.close()
+    return Costs(sending / packets, receiving / packets)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--packets", type=int, default=51_200)
-    parser.add_argument("--mtu", type=int, default=4096)
-    parser.add_argument("--recovery", choices=recovery_names(QpType.RC), default="go-back-n")
-    arguments = parser.parse_args()
-    costs = measure(packets=arguments.packets, mtu=arguments.mtu, recovery=arguments.recovery)
-    print(f"{arguments.packets} packets of {arguments.mtu} bytes, {arguments.recovery}")
-    print(f"sender   {costs.sender:6.2f} us/packet (send {costs.send:.2f}, "
-          f"ACKs {costs.acknowledge:.2f})")  # fmt: skip
-    print(f"receiver {costs.receiver:6.2f} us/packet (parse and ICRC {costs.parse:.2f}, "
-          f"execute and answer {costs.receive:.2f})")  # fmt: skip
+def _scapy_packet(psn: int, payload: bytes) -> Packet:
+    return (
+        Ether(src=_MACS[0], dst=_MACS[1])
+        / IP(src=_ADDRESSES[0], dst=_ADDRESSES[1], flags="DF", ttl=64, id=0)
+        / UDP(sport=49152, dport=4791, chksum=0)
+        / BTH(opcode=RC | Operation.RDMA_WRITE_MIDDLE, dqpn=2, psn=psn, migreq=0)
+        / Raw(payload)
+    )
 
 
-if __name__ == "__main__":
-    main()
+def measure_scapy() -> Costs:
+    """The middle packets of such a message; every one is checked."""
+    payload = bytes(i * 7 & 255 for i in range(PAYLOAD))
+    sender = conf.L2socket(iface=_NAMES[0])
+    receiver = conf.L2socket(iface=_NAMES[1])
+    receiver.ins.settimeout(5.0)  # a lost packet ends the benchmark, not the patience
+    cpu = time.process_time
+    sending = receiving = 0.0
+    for first in range(0, SCAPY_PACKETS, SCAPY_BATCH):
+        start = cpu()
+        for psn in range(first, first + SCAPY_BATCH):
+            sender.send(_scapy_packet(psn, payload))
+        sending += cpu() - start
+        for psn in range(first, first + SCAPY_BATCH):
+            start = cpu()
+            packet = receiver.recv()
+            valid = packet[BTH].icrc == int.from_bytes(packet[BTH].compute_icrc(b""), "big")
+            receiving += cpu() - start
+            assert valid
+            assert packet[BTH].psn == psn
+    sender.close()
+    receiver.close()
+    return Costs(sending / SCAPY_PACKETS, receiving / SCAPY_PACKETS)
+
+
+def run() -> list[Row]:
+    """Measure both, in turns, and take the best of each. Must run in isolated namespaces."""
+    _make_veth()
+    ours, scapys = [], []
+    for _ in range(ROUNDS):
+        ours.append(measure_ours())
+        scapys.append(measure_scapy())
+    return [
+        _row("send 4 KiB", min(c.send for c in ours), min(c.send for c in scapys)),
+        _row("receive 4 KiB", min(c.receive for c in ours), min(c.receive for c in scapys)),
+        _row("send and receive", min(c.both for c in ours), min(c.both for c in scapys)),
+    ]
+
+
+def _row(name: str, ours: float, scapys: float) -> Row:
+    return Row(name, f"{ours * 1e6:.1f} us", f"{scapys * 1e6:.0f} us", scapys / ours, TARGET)
