@@ -77,6 +77,7 @@ class ControllerProcess:
                 stdout=log,
                 stderr=log,
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, path))},
+                process_group=0,  # out of reach of a terminal's ^C
             )
 
     def wait_listening(self, timeout: float) -> int:

@@ -39,6 +39,7 @@ class Capture:
                 stdout=subprocess.DEVNULL,
                 stderr=log,
                 preexec_fn=die_with_parent,
+                process_group=0,  # out of reach of a terminal's ^C
             )
         self._wait_until_listening()
 

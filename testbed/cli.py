@@ -7,8 +7,10 @@ returned.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
+import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -35,8 +37,10 @@ if TYPE_CHECKING:
     from testbed.progress import ProgressReporter
     from testbed.schema import Scenario
 
-INTERRUPTED = 130
-"""128 + SIGINT, as shells report it."""
+SIGNALLED = 128
+"""Added to the number of the signal that ended a run, as shells do."""
+
+INTERRUPTED = SIGNALLED + signal.SIGINT
 
 app = typer.Typer(
     add_completion=False,
@@ -105,6 +109,8 @@ def run(
     directory = _run_directory(output, loaded.name)
     options = RunOptions(directory=directory, variants=variants)
     status = _isolated(lambda: _run_inside(loaded, options, progress), directory)
+    if status > SIGNALLED:
+        return _tell_signal(status - SIGNALLED, directory)
     try:
         _print_outcome(directory, status, quiet=quiet, as_json=json)
         sys.stdout.flush()
@@ -193,11 +199,13 @@ def shell(
     progress = create_progress(sys.stderr, quiet=False)
     directory = _run_directory(output, f"{loaded.name}-shell")
     options = RunOptions(directory=directory, variants=_choose_variants(loaded, None)[:1])
-    return _isolated(lambda: _shell_inside(loaded, options, progress), directory)
+    status = _isolated(lambda: _shell_inside(loaded, options, progress), directory)
+    return _tell_signal(status - SIGNALLED, directory) if status > SIGNALLED else status
 
 
 def main() -> None:
     """Entry point of the `rocelab` command."""
+    _open_standard_streams()
     sys.exit(invoke(sys.argv[1:]))
 
 
@@ -224,9 +232,21 @@ def _silence_stdout() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+def _open_standard_streams() -> None:
+    """Where a shell closed one (`>&-`) Python has none, and the next file takes its number."""
+    for number, mode in enumerate(("r", "w", "w")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest free number: this one
+            name = ("stdin", "stdout", "stderr")[number]
+            setattr(sys, name, os.fdopen(number, mode, closefd=False))
+
+
 def _complain(message: str, status: int) -> int:
     text = "".join(c if c.isprintable() else repr(c)[1:-1] for c in " ".join(message.split()))
-    print(f"rocelab: {text}", file=sys.stderr)
+    with contextlib.suppress(BrokenPipeError):
+        print(f"rocelab: {text}", file=sys.stderr)
     return int(status)
 
 
@@ -264,7 +284,7 @@ def _choose_variants(scenario: Scenario, wanted: list[str] | None) -> tuple[str,
 
 def _require_machine() -> None:
     """Raise CommandError if a run cannot even begin on this machine."""
-    from testbed.doctor import critical_problems
+    from testbed.doctor import SYSTEM_PATH, critical_problems
 
     if os.geteuid() != 0:
         program = Path(sys.argv[0]).resolve()
@@ -272,6 +292,7 @@ def _require_machine() -> None:
         start = [sys.executable, "-m", "testbed.cli"] if module else [str(program)]
         command = shlex.join(["sudo", *start, *sys.argv[1:]])
         raise CommandError(f"needs root; run: {command}", ExitStatus.MACHINE)
+    os.environ["PATH"] = SYSTEM_PATH
     problems = critical_problems()
     if problems:
         more = f" (and {len(problems) - 1} more; see: rocelab doctor)" if problems[1:] else ""
@@ -298,6 +319,15 @@ def _isolated(function: Callable[[], int], directory: Path) -> int:
             directory.rmdir()
 
 
+def _tell_signal(number: int, directory: Path) -> int:
+    """Say what ended a run before its time; returns the status."""
+    logs = f"; logs are in {directory}" if directory.exists() else ""
+    name = signal.Signals(number).name
+    if number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        return _complain(f"interrupted by {name}{logs}", SIGNALLED + number)
+    return _complain(f"the run was killed by {name}{logs}", ExitStatus.INVALID)
+
+
 def _run_inside(scenario: Scenario, options: RunOptions, progress: ProgressReporter) -> int:
     from testbed.runner import run_scenario
 
@@ -319,8 +349,12 @@ def _errors_logged(directory: Path) -> Iterator[None]:
         yield
     except Exception as error:
         log = directory / "error.log"
-        log.write_text(traceback.format_exc(), encoding="utf-8")
-        _complain(f"{type(error).__name__}: {error} (details: {log})", ExitStatus.INVALID)
+        details = f"details: {log}"
+        try:
+            log.write_text(traceback.format_exc(), encoding="utf-8")
+        except OSError as unwritable:  # such as a full disk
+            details = f"{log}: {unwritable.strerror}"
+        _complain(f"{type(error).__name__}: {error} ({details})", ExitStatus.INVALID)
         raise SystemExit(int(ExitStatus.INVALID)) from error
 
 

@@ -17,7 +17,8 @@ MEMORY_WANTED = 2 * 2**30
 
 CORES_WANTED = 2
 
-_SYSTEM_PATH = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
+SYSTEM_PATH = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
+"""Where programs are looked for; `su` without a dash leaves out the directories of root's."""
 
 
 class State(StrEnum):
@@ -121,7 +122,7 @@ def _packages() -> Iterator[Check]:
 
 def _programs() -> Iterator[Check]:
     for program, (purpose, package, critical) in _PROGRAMS.items():
-        path = shutil.which(program, path=_SYSTEM_PATH)
+        path = shutil.which(program, path=SYSTEM_PATH)
         state = State.OK if path else State.MISSING
         remedy = "" if path else _apt(package)
         yield Check(program, state, purpose, path or "", remedy, critical)
@@ -129,7 +130,7 @@ def _programs() -> Iterator[Check]:
 
 def _bpf_target() -> Check:
     name, purpose = "clang target bpf", "compiling BPF programs"
-    clang = shutil.which("clang", path=_SYSTEM_PATH)
+    clang = shutil.which("clang", path=SYSTEM_PATH)
     if clang is None:
         return Check(name, State.UNKNOWN, purpose, "no clang")
     listing = subprocess.run(

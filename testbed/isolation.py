@@ -8,15 +8,17 @@ cannot see each other, and no packet can reach a real network. Nothing is change
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
+from typing import NoReturn
 
 _CLONE_NEWNS = 0x0002_0000
 _CLONE_NEWNET = 0x4000_0000
@@ -25,6 +27,8 @@ _MS_REC = 16384
 _MS_PRIVATE = 1 << 18
 _MS_NOSUID, _MS_NODEV, _MS_NOEXEC = 2, 4, 8
 _PR_SET_PDEATHSIG = 1
+_SI_KERNEL = 0x80  # asm-generic/siginfo.h: the sender of what a terminal sends
+_INTERRUPTIONS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -95,37 +99,70 @@ def _bring_up_loopback() -> None:
             path.write_text("1")
 
 
-def _child(function: Callable[[], int], parent_alive: int) -> int:
+def _child(function: Callable[[], int], parent_alive: int, handled: Sequence[int]) -> int:
     die_with_parent()
     # the parent may have died before prctl took effect: then its end of the pipe is closed
     os.set_blocking(parent_alive, False)
     try:
         if os.read(parent_alive, 1) == b"":
-            return 137
+            return 128 + signal.SIGKILL
     except BlockingIOError:
         pass
-    signal.signal(signal.SIGTERM, _terminate)
-    signal.signal(signal.SIGHUP, _terminate)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for signum in handled:
+        signal.signal(signum, _interrupt_once)
+    # not earlier: PID 1 never gets a signal that it neither handles nor blocks
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, (*handled, signal.SIGCHLD))
+    _check(_libc.unshare(_CLONE_NEWNS), "unshare")
     _set_up_namespaces()
     _bring_up_loopback()
     return function()
 
 
-def _terminate(signum: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt(signal.Signals(signum).name)
+def _interrupt_once(signum: int, frame: FrameType | None) -> None:
+    # what follows, such as the second ^C of someone impatient, must not cut the taking down short
+    for later in _INTERRUPTIONS:
+        signal.signal(later, signal.SIG_IGN)
+    if signum == signal.SIGINT:
+        raise KeyboardInterrupt
+    raise SystemExit(128 + signum)
 
 
 def run_isolated(function: Callable[[], int]) -> int:
     """Run ``function`` as PID 1 of fresh namespaces and return its status.
 
-    SIGTERM, SIGHUP and SIGINT are passed on and reach the function as KeyboardInterrupt. Status is
-    130 after such an interruption and 128 + n after death by signal n. Must be called before any
-    thread is started. Raises IsolationError when the kernel refuses (not root, seccomp).
+    SIGINT reaches the function as KeyboardInterrupt, SIGTERM and SIGHUP as SystemExit, whether sent
+    to this process or to its group; one that was ignored (nohup) stays so. Status is 128 + n after
+    such an interruption, and after death by signal n. Must be called before any thread is started.
+    Raises IsolationError when the kernel refuses (not root, seccomp).
     """
     sys.stdout.flush()
     sys.stderr.flush()
-    read_end, write_end = os.pipe()
+    handled = [s for s in _INTERRUPTIONS if signal.getsignal(s) is not signal.SIG_IGN]
+    waited = {*handled, signal.SIGCHLD}
+    previous = signal.pthread_sigmask(signal.SIG_BLOCK, waited)
+    problem_read, problem_write = os.pipe()
+    alive_read, alive_write = os.pipe()
+    try:
+        child = _fork_into_namespaces()
+        if child == 0:
+            os.close(alive_write)
+            _run_child(function, alive_read, problem_write, handled)
+        status = _wait_forwarding_signals(child, waited)
+        os.set_blocking(problem_read, False)
+        with contextlib.suppress(BlockingIOError):
+            if problem := os.read(problem_read, 4096):
+                raise IsolationError(problem.decode(errors="replace"))
+        return status
+    finally:
+        for descriptor in (problem_read, problem_write, alive_read, alive_write):
+            os.close(descriptor)
+        while signal.sigtimedwait(waited, 0) is not None:
+            pass  # came too late for the run
+        signal.pthread_sigmask(signal.SIG_SETMASK, previous)
+
+
+def _fork_into_namespaces() -> int:
+    """fork(2), the child as PID 1; the caller's own namespaces are as before when it returns."""
     own_pid_namespace = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
     own_network = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -133,46 +170,44 @@ def run_isolated(function: Callable[[], int]) -> int:
         # back to where it was, so that it can start another run later
         _check(_libc.unshare(_CLONE_NEWPID | _CLONE_NEWNET), "unshare")
         child = os.fork()
-        if child == 0:
-            os.close(write_end)
-            status = 1
-            try:
-                _check(_libc.unshare(_CLONE_NEWNS), "unshare")
-                status = _child(function, read_end)
-            except KeyboardInterrupt:
-                status = 130
-            except SystemExit as exit_:
-                status = exit_.code if isinstance(exit_.code, int) else 1
-            except BaseException:
-                traceback.print_exc()
-            finally:
-                sys.stdout.flush()
-                sys.stderr.flush()
-                os._exit(status)
+        if child:
+            enter_network_namespace(own_network)
+            _check(_libc.setns(own_pid_namespace, _CLONE_NEWPID), "setns")
+        return child
     finally:
-        enter_network_namespace(own_network)
-        _check(_libc.setns(own_pid_namespace, _CLONE_NEWPID), "setns")
         os.close(own_network)
         os.close(own_pid_namespace)
-        os.close(read_end)
+
+
+def _run_child(
+    function: Callable[[], int], parent_alive: int, problem: int, handled: Sequence[int]
+) -> NoReturn:
+    status = 1
     try:
-        return _wait_forwarding_signals(child)
+        status = _child(function, parent_alive, handled)
+    except KeyboardInterrupt:
+        status = 128 + signal.SIGINT
+    except SystemExit as exit_:
+        status = exit_.code if isinstance(exit_.code, int) else 1
+    except IsolationError as error:
+        os.write(problem, str(error).encode())
+    except BaseException:
+        traceback.print_exc()
     finally:
-        os.close(write_end)
+        with contextlib.suppress(OSError):  # nobody may be reading any more
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(status)
 
 
-def _wait_forwarding_signals(child: int) -> int:
-    def forward(signum: int, frame: FrameType | None) -> None:
-        # a terminal sends SIGINT to the whole foreground group, the child included
-        if signum != signal.SIGINT:
-            os.kill(child, signum)
-
-    forwarded = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
-    previous = {signum: signal.signal(signum, forward) for signum in forwarded}
-    try:
-        _, wait_status = os.waitpid(child, 0)
-    finally:
-        for signum, handler in previous.items():
-            signal.signal(signum, handler)
-    status = os.waitstatus_to_exitcode(wait_status)
-    return status if status >= 0 else 128 - status
+def _wait_forwarding_signals(child: int, waited: Collection[int]) -> int:
+    while True:
+        received = signal.sigwaitinfo(waited)
+        if received.si_signo == signal.SIGCHLD:
+            pid, wait_status = os.waitpid(child, os.WNOHANG)
+            if pid:
+                status = os.waitstatus_to_exitcode(wait_status)
+                return status if status >= 0 else 128 - status
+        elif received.si_code != _SI_KERNEL:
+            # a terminal has sent it to the whole foreground group, the child included
+            os.kill(child, received.si_signo)

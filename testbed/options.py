@@ -39,6 +39,8 @@ class RunOptions:
 def create_run_directory(output: Path, name: str, started: datetime) -> Path:
     """Make ``output/<time>-<name>``, with a number where it exists already. Raises OutputError."""
     stem = f"{started:%Y%m%d-%H%M%S}-{name}"
+    if Path("/run") in (resolved := output.resolve(), *resolved.parents):
+        raise OutputError(f"--output {output}: cannot be below /run; a run has a /run of its own")
     try:
         output.mkdir(parents=True, exist_ok=True)
         # root may write where the file system refuses it, so only an attempt tells

@@ -211,6 +211,18 @@ class OpenVSwitch:
             os.close(pidfd)
         return found
 
+    def check(self) -> None:
+        """Raise OvsError if one of the daemons has ended by itself."""
+        for process in self._processes:
+            if process.poll() is not None:
+                raise OvsError(self._obituary(process))
+
+    def _obituary(self, process: subprocess.Popen[bytes]) -> str:
+        name = Path(str(process.args[0])).name  # type: ignore[index]
+        code = process.returncode
+        end = f"status {code}" if code >= 0 else f"signal {signal.Signals(-code).name}"
+        return f"{name} ended with {end}; its log is in {self.logs}"
+
     def stop(self) -> None:
         """End both daemons, bounded in time. Idempotent."""
         for process in reversed(self._processes):
@@ -235,6 +247,7 @@ class OpenVSwitch:
                     stdout=log,
                     stderr=subprocess.STDOUT,
                     preexec_fn=die_with_parent,
+                    process_group=0,  # out of reach of a terminal's ^C
                 )
             )
 
@@ -245,10 +258,7 @@ class OpenVSwitch:
             while probe.connect_ex(str(path)) != 0:
                 process = self._processes[-1]
                 if process.poll() is not None:
-                    raise OvsError(
-                        f"{path.stem} ended with status {process.returncode}; "
-                        f"its log is in {self.logs}"
-                    )
+                    raise OvsError(self._obituary(process))
                 if time.monotonic() > deadline:
                     raise OvsError(
                         f"nobody listens on {path.name} after {timeout:.0f} s; "

@@ -6,6 +6,7 @@ error, so that standard output holds results only.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from enum import StrEnum
 from types import TracebackType
@@ -122,7 +123,8 @@ class PlainProgress(QuietProgress):
         self._write(text)
 
     def _write(self, text: str) -> None:
-        print(f"{self._variant}{text}", file=self._stream, flush=True)
+        with contextlib.suppress(BrokenPipeError):  # nobody watches any more; the run goes on
+            print(f"{self._variant}{text}", file=self._stream, flush=True)
 
 
 class LiveProgress(QuietProgress):

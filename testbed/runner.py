@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import platform
 import shutil
+import signal
 import socket
 import subprocess
 from datetime import UTC, datetime
@@ -104,6 +105,8 @@ def run_shell(scenario: Scenario, options: RunOptions, progress: ProgressReporte
         progress.__exit__(None, None, None)
         # the history file would be written to the user's home
         os.environ["HOME"] = str(SCRATCH)
+        # ^C ends a command, or clears the line, as often as it is typed
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         CLI(experiment.fabric.net)
     finally:
         experiment.stop()

@@ -20,7 +20,7 @@ ANSWER_TIMEOUT = 60.0
 
 
 class ServerError(RuntimeError):
-    """A server process failed; the message carries its traceback or exit status."""
+    """A server process failed; the message says how, its notes hold the process's traceback."""
 
 
 @dataclass
@@ -67,7 +67,7 @@ class ServerPool:
             for endpoint in self._answer(process):
                 table[endpoint.connection, endpoint.rank] = endpoint
         for process in self._processes:
-            process.pipe.send(table)
+            self._send(process, table)
         for process in self._processes:
             self._answer(process)
 
@@ -75,7 +75,7 @@ class ServerPool:
         """Start the traffic everywhere; the clock starts now."""
         self._clock.start()
         for process in self._processes:
-            process.pipe.send("go")
+            self._send(process, "go")
 
     def check(self) -> None:
         """Raise ServerError if a server has failed in the middle of the traffic."""
@@ -87,19 +87,19 @@ class ServerPool:
     def halt(self) -> None:
         """Make all servers stop; returns when none sends or receives. Raises ServerError."""
         for process in self._processes:
-            process.pipe.send("halt")
+            self._send(process, "halt")
         for process in self._processes:
             self._answer(process)
 
     def collect(self) -> list[RankReport]:
         """After ``halt``: the reports of all ranks, in rank order; the processes end."""
         for process in self._processes:
-            process.pipe.send("report")
+            self._send(process, "report")
         reports: list[RankReport] = []
         for process in self._processes:
             reports += self._answer(process)
         for process in self._processes:
-            process.pipe.send("bye")
+            self._send(process, "bye")
         self._reap()
         return sorted(reports, key=lambda report: report.rank)
 
@@ -121,8 +121,18 @@ class ServerPool:
             raise ServerError(f"{process.name}: no answer within {ANSWER_TIMEOUT:.0f} s")
         try:
             answer = process.pipe.recv()
-        except EOFError:
+        except (EOFError, ConnectionResetError):
             raise ServerError(f"{process.name}: its process ended") from None
         if isinstance(answer, str) and answer not in ("ready", "halted"):
-            raise ServerError(f"{process.name}: {answer.strip()}")
+            *details, reason = answer.strip().splitlines()
+            error = ServerError(f"{process.name}: {reason}")
+            error.add_note("\n".join(details))
+            raise error
         return answer
+
+    @staticmethod
+    def _send(process: _Process, message: Any) -> None:
+        try:
+            process.pipe.send(message)
+        except (BrokenPipeError, ConnectionResetError):
+            raise ServerError(f"{process.name}: its process ended") from None
