@@ -160,6 +160,9 @@ class Experiment:
         """Everything; on return nothing of the variant is left but its files."""
         try:
             return self._run()
+        except Exception:
+            self.fabric.ovs.check()  # its end explains whatever else failed
+            raise
         finally:
             self.stop()
 
@@ -226,6 +229,7 @@ class Experiment:
                 return ""
             if ticks % 100 == 0:
                 pool.check()
+                self.fabric.ovs.check()
                 self._report_progress(clock)
                 if clock.now() > limit:
                     return f"time_limit: not finished after {limit:g} s of emulated time"
