@@ -26,11 +26,11 @@ SEND_COST, RECEIVE_COST, HOP_COST = 14e-6, 18e-6, 6e-6
 """Seconds of CPU per packet on that machine: NIC send, NIC receive with its share of the ACKs, one
 switch. Measured with whole runs (make bench), system time included."""
 
-UTILISATION = 0.35
+UTILISATION = 0.2
 """Share of all cores that the traffic may need on average. Servers and switches take turns on few
 cores, and every turn that somebody waits for makes him late."""
 
-WAKEUP_LATENCY = 0.002
+WAKEUP_LATENCY = 0.005
 """Wall seconds by which a process may be late on a loaded machine."""
 
 RTT_SHARE = 0.1

@@ -318,10 +318,27 @@ def _fidelity(scenario: Scenario, m: Measurements, ledger: Ledger) -> Fidelity:
             cpu_steal=m.cpu_steal,
             socket_drops=sockets,
             plan_mismatches=mismatches,
-            longest_sample_gap=m.telemetry.longest_gap / m.dilation,
+            lost_line_time=_lost_line_time(m),
+            unsampled_share=_unsampled_share(m),
         ),
         ledger_open=ledger.open,
     )
+
+
+def _lost_line_time(m: Measurements) -> float:
+    """The largest share, among the NICs, of the time with work in which the wire was left idle."""
+    shares = [0.0]
+    for report in m.reports:
+        lost = math.fsum(report.send_lateness)
+        if report.busy_time:
+            shares.append(lost / (report.busy_time + lost))
+    return max(shares)
+
+
+def _unsampled_share(m: Measurements) -> float:
+    """Share of the run in gaps between samples that are longer than a base RTT."""
+    least = base_rtt(m.topology, m.plan) * m.dilation
+    return sum(gap for gap in m.telemetry.gaps if gap > least) / max(m.wall_seconds, 1e-9)
 
 
 def _lower_bound(scenario: Scenario, m: Measurements) -> float:

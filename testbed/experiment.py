@@ -20,6 +20,7 @@ from testbed.asic.mmu import UNLIMITED, BufferPolicy
 from testbed.capture import Capture
 from testbed.clock import EmulatedClock
 from testbed.fabric import Fabric
+from testbed.priority import Priority, set_priority
 from testbed.probe import Prober, ProbeResult
 from testbed.progress import ProgressReporter, Stage
 from testbed.schema import Scenario
@@ -187,6 +188,8 @@ class Experiment:
             )
             self._progress.stage(Stage.TRAFFIC)
             steal = _StealMeter()
+            set_priority(Priority.SWITCH, self.fabric.ovs.daemon_pid)
+            set_priority(Priority.SAMPLER)
             pool.go()
             stopped = self._watch(clock, telemetry, pool)
             end, wall, skipped = clock.now(), clock.wall(), clock.skipped

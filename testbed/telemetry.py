@@ -22,8 +22,14 @@ SHORTEST_SKIP = 0.003
 FRAME = 4200
 """Bytes of a full frame, near enough."""
 
-BUSY_FRAMES = 100
-"""A rate is measured over at least so many frames: one more or less at either end is 2 % then."""
+BUSY_FRAMES = 200
+"""A rate is measured over at least so many frames: one more or less at either end is 1 % then."""
+
+USUAL_GAP = 0.003
+"""Wall seconds."""
+
+LONGEST_READING = 0.0005
+"""Wall seconds that reading the clock and the counters may take together."""
 
 VANISHED_AFTER = 2.0
 """Wall seconds without any movement after which a frame that nobody has is called vanished."""
@@ -63,16 +69,20 @@ class _BusyRates:
         self._best_bytes = np.zeros(count)
         self._last = 0.0
 
-    def sample(self, now: float, depths: NDArray[np.int64], mmu: Mmu) -> None:
-        """Take in one sample; ``now`` in wall seconds."""
+    def sample(self, mmu: Mmu) -> None:
+        """Take one sample."""
+        now = time.monotonic()
+        depths = mmu.depths()
+        dequeued = mmu.ports["dequeued"]
+        wire = dequeued["bytes"].sum(axis=1) + FRAME_OVERHEAD * dequeued["packets"].sum(axis=1)
+        if time.monotonic() - now > LONGEST_READING:
+            return  # interrupted: the time does not belong to the counters
         drained = self._rates / 8 * (now - self._last)
         self._last = now
         # a queue that could have emptied since the last sample does not count as busy
         busy = self._on_switch & (depths > 2 * drained + FRAME)
         if not (busy.any() or self._busy.any()):
             return
-        dequeued = mmu.ports["dequeued"]
-        wire = dequeued["bytes"].sum(axis=1) + FRAME_OVERHEAD * dequeued["packets"].sum(axis=1)
         begins = busy & ~self._busy
         self._since[begins] = now
         self._start[begins] = wire[begins]
@@ -111,8 +121,8 @@ class Telemetry:
         self._wake = wake_descriptors
         self.series = DepthSeries([i.name for i in topology.interfaces.values()])
         self.drops: list[tuple[float, Drop]] = []
-        self.longest_gap = 0.0
-        """Longest wall time between two ticks, in seconds."""
+        self.gaps: list[float] = []
+        """Wall seconds between two ticks, where longer than usual."""
         self.skips = 0
         self._rates = _BusyRates(topology, clock.dilation)
         self._last_tick = time.monotonic()
@@ -123,7 +133,8 @@ class Telemetry:
     def tick(self) -> None:
         """Take one sample of all depths, collect drop records, skip idle time."""
         now = time.monotonic()
-        self.longest_gap = max(self.longest_gap, now - self._last_tick)
+        if now - self._last_tick > USUAL_GAP:
+            self.gaps.append(now - self._last_tick)
         self._last_tick = now
         depths = self._mmu.depths()
         quiet = not depths.any()
@@ -133,7 +144,7 @@ class Telemetry:
             self.series.depths.append(depths)
         self._quiet = quiet
         self.collect_drops()
-        self._rates.sample(now, depths, self._mmu)
+        self._rates.sample(self._mmu)
         total = int(self._board.rows["wakeups"].sum())
         if total != self._last_total:
             self._last_total = total

@@ -89,8 +89,10 @@ class Nic:
         self._timer = math.inf
         self.counts = NicCounts()
         self.send_lateness = array("d")
-        """For every frame that waited for the wire: seconds between the wire's being free and the
-        frame's being handed out; 0 when handed out ahead."""
+        """For every data frame that waited for the wire: seconds between the wire's being free and
+        the frame's being handed out; 0 when handed out ahead."""
+        self.busy_time = 0.0
+        """Seconds that all data frames handed out take on the wire."""
         self.delivery_lateness = array("d")
         """For every arriving frame: seconds spent in the delay line beyond its latency."""
 
@@ -174,19 +176,20 @@ class Nic:
             if frame is None:
                 self._backlogged = False
                 return None
+            is_data = is_data_opcode(frame[_OPCODE])
             start = self._wire_free
+            if self._backlogged and is_data:
+                self.send_lateness.append(max(0.0, now - start))
             if start < now:
-                if self._backlogged:
-                    self.send_lateness.append(now - start)
                 start = now
-            elif self._backlogged:
-                self.send_lateness.append(0.0)
             self._backlogged = True
             size = len(frame)
-            self._wire_free = start + (size + FRAME_OVERHEAD) * self._seconds_per_byte
-            if not is_data_opcode(frame[_OPCODE]):
+            duration = (size + FRAME_OVERHEAD) * self._seconds_per_byte
+            self._wire_free = start + duration
+            if not is_data:
                 self.counts.sent_control.add(size)
                 return frame
+            self.busy_time += duration
             self.counts.sent_data.add(size)
             if self._losses is None or not self._is_lost(frame):
                 return frame

@@ -21,6 +21,7 @@ from typing import Final
 
 from testbed.activity import ActivityRow
 from testbed.clock import EmulatedClock
+from testbed.priority import Priority, set_priority
 from traffic.faults import LossInjector
 from traffic.nic import Nic
 from traffic.packet_socket import PacketSocket
@@ -32,7 +33,6 @@ _CLONE_NEWNET: Final = 0x4000_0000
 _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_TIMERSLACK: Final = 29
 _FRAMES_PER_TURN: Final = 64
-_PRIORITY: Final = -10
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -48,6 +48,8 @@ class RankReport:
     """Opcode and bytes of each frame left in the delay line."""
     send_lateness: array[float]
     delivery_lateness: array[float]
+    busy_time: float
+    """Emulated seconds that this NIC's frames took on the wire."""
     socket_drops: int
     wrong_elements: int
     done: bool
@@ -196,6 +198,7 @@ class Server:
             held_frames=[(frame[42], len(frame)) for frame in rank.nic.held],
             send_lateness=rank.nic.send_lateness,
             delivery_lateness=rank.nic.delivery_lateness,
+            busy_time=rank.nic.busy_time,
             socket_drops=sock.take_dropped(),
             wrong_elements=rank.verify(),
             done=rank.done,
@@ -224,7 +227,7 @@ def serve(
         _libc.prctl(_PR_SET_TIMERSLACK, 1000, 0, 0, 0)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        os.setpriority(os.PRIO_PROCESS, 0, _PRIORITY)
+        set_priority(Priority.SERVER)
         descriptor = os.open(settings.network_namespace, os.O_RDONLY)
         if _libc.setns(descriptor, _CLONE_NEWNET) != 0:
             raise OSError(ctypes.get_errno(), "setns", settings.network_namespace)

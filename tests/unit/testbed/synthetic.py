@@ -248,7 +248,7 @@ def variant_result(
                 timer_lateness=Lateness(1e-8, 5e-8, 2e-7),
                 forwarding_latency_wall=1.2e-3,
                 link_rates=[LinkRate(PORT, RATE, RATE * 0.9985)],
-                cpu_steal=0.001, longest_sample_gap=1e-6,
+                cpu_steal=0.001, lost_line_time=0.0, unsampled_share=0.001,
                 socket_drops={"server1": 0, "leaf1": 0},
             )
         ),

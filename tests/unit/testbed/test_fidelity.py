@@ -28,7 +28,7 @@ GOOD = FidelityMeasurements(
     link_rates=(LinkRate("leaf1-rank0", 400e9, 399e9), LinkRate("leaf1-rank1", 400e9, 401e9)),
     cpu_steal=0.0,
     socket_drops={"server1": 0},
-    longest_sample_gap=1e-6,
+    unsampled_share=0.001,
 )
 
 
@@ -57,7 +57,7 @@ def test_nic_lateness_against_base_rtt(p99, expected):
 
 def test_lateness_of_two_frames_is_always_allowed():
     short = replace(GOOD, base_rtt=10 * FRAME, forwarding_latency_wall=0.0, timer_lateness=None,
-                    longest_sample_gap=None)  # fmt: skip
+                    unsampled_share=None)  # fmt: skip
     two_frames = Lateness(0, 2 * FRAME, 2 * FRAME)
     assert judge(replace(short, nic_lateness=two_frames)).verdict is Verdict.FAITHFUL
     late = Lateness(0, 2.1 * FRAME, 2.1 * FRAME)
@@ -65,8 +65,8 @@ def test_lateness_of_two_frames_is_always_allowed():
 
 
 def test_a_single_stall_is_judged_by_round_trips():
-    one = replace(GOOD, nic_lateness=Lateness(0, 0, 1.1 * RTT))
-    many = replace(GOOD, nic_lateness=Lateness(0, 0, 10.1 * RTT))
+    one = replace(GOOD, nic_lateness=Lateness(0, 0, 3.1 * RTT))
+    many = replace(GOOD, nic_lateness=Lateness(0, 0, 20.1 * RTT))
     assert judge(one).verdict is Verdict.DEGRADED
     assert judge(many).verdict is Verdict.INVALID
 
@@ -112,7 +112,7 @@ def test_an_open_ledger_is_invalid():
 
 
 def test_causes_degrade_but_never_invalidate():
-    fidelity = judge(replace(GOOD, cpu_steal=0.9, longest_sample_gap=1.0))
+    fidelity = judge(replace(GOOD, cpu_steal=0.9, unsampled_share=0.5))
     assert fidelity.verdict is Verdict.DEGRADED and len(fidelity.reasons) == 2
     assert fidelity.dilation_enough is None
 
