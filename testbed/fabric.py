@@ -132,8 +132,7 @@ class Fabric:
         """Differences between plan and kernel: qdiscs, programs, offloads. Empty when none."""
         found: list[str] = []
         for node, ip in self._each_namespace():
-            for interface in self._interfaces_in(node):
-                found += read_back(ip, self._plans[interface.name])
+            found += read_back(ip, (self._plans[i.name] for i in self._interfaces_in(node)))
         for server in self.topology.servers:
             with network_namespace_of(self.pid_of(server.name)):
                 found += self._offload_problems(self.topology.interfaces_of(server.name))

@@ -7,6 +7,7 @@ reached. Rates here are wall rates: emulated rates divided by the dilation.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,18 +68,26 @@ def attach_programs(ip: IPRoute, ifindex: int, *, egress: int, ingress: int) -> 
         )  # fmt: skip
 
 
-def read_back(ip: IPRoute, plan: PortPlan) -> list[str]:
-    """Compare what the kernel has with the plan; returns one line per difference."""
+def read_back(ip: IPRoute, plans: Iterable[PortPlan]) -> list[str]:
+    """Compare what the kernel has in one namespace with the plans; one line per difference."""
+    # the kernel dumps the qdiscs of all interfaces, whichever is asked for: ask only once
+    qdiscs: dict[int, dict[int, str]] = {}
+    for message in ip.get_qdiscs():
+        qdiscs.setdefault(message["index"], {})[message["handle"]] = message.get_attr("TCA_KIND")
     problems: list[str] = []
-    qdiscs = {m["handle"]: m.get_attr("TCA_KIND") for m in ip.get_qdiscs(index=plan.ifindex)}
-    expected = {_ROOT: "htb", _LEAF: "pfifo", 0xFFFF_0000: "clsact"}
-    if qdiscs != expected:
-        found = ", ".join(sorted(str(kind) for kind in qdiscs.values())) or "none"
-        problems.append(f"{plan.name}: qdiscs are {found}; planned clsact, htb, pfifo")
-        return problems
-    for message in ip.get_classes(index=plan.ifindex):
-        if message["handle"] == _CLASS:
-            problems += _compare_class(plan, message)
+    for plan in plans:
+        found = qdiscs.get(plan.ifindex, {})
+        if found != {_ROOT: "htb", _LEAF: "pfifo", 0xFFFF_0000: "clsact"}:
+            kinds = ", ".join(sorted(map(str, found.values()))) or "none"
+            problems.append(f"{plan.name}: qdiscs are {kinds}; planned clsact, htb, pfifo")
+            continue
+        problems += _compare_classes(ip, plan)
+        problems += _compare_programs(ip, plan)
+    return problems
+
+
+def _compare_programs(ip: IPRoute, plan: PortPlan) -> list[str]:
+    problems = []
     for parent, wanted in ((_EGRESS, "enqueue"), (_INGRESS, "dequeue")):
         names = [
             options.get_attr("TCA_BPF_NAME")
@@ -89,6 +98,13 @@ def read_back(ip: IPRoute, plan: PortPlan) -> list[str]:
         if names != [wanted]:
             problems.append(f"{plan.name}: clsact runs {names}; planned ['{wanted}']")
     return problems
+
+
+def _compare_classes(ip: IPRoute, plan: PortPlan) -> list[str]:
+    for message in ip.get_classes(index=plan.ifindex):
+        if message["handle"] == _CLASS:
+            return _compare_class(plan, message)
+    return [f"{plan.name}: htb has no class 1:10"]
 
 
 def _compare_class(plan: PortPlan, message: Any) -> list[str]:
