@@ -38,7 +38,7 @@ CONTROLLER_TIMEOUT = 60.0
 TICK = 0.001
 """Wall seconds between two samples of all queues."""
 
-SEND_AHEAD = 0.002
+SEND_AHEAD = 0.003
 """Wall seconds that a NIC may run ahead of the wire; the scheduler of its port keeps the pace. Less
 makes the rate depend on how quickly a process wakes up."""
 

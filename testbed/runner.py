@@ -11,6 +11,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import tempfile
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,9 @@ from testbed.scenario import (
 )
 from testbed.topology import Topology
 
+ATTEMPTS = 3
+"""How often a variant is run with ``dilation: auto`` until the machine keeps up."""
+
 SCRATCH = Path("/run/rocelab")
 """Sockets and the compiled program; on the run's own tmpfs (testbed.isolation)."""
 
@@ -63,11 +67,25 @@ def run_scenario(scenario: Scenario, options: RunOptions, progress: ProgressRepo
     for number, (name, variant) in enumerate(variants, 1):
         progress.variant(name, number=number, count=len(variants))
         directory = options.directory if len(variants) == 1 else options.directory / name
-        measurements = _run_variant(variant, dilation, directory, number, progress)
-        if traced < 0:
-            traced = most_retransmitting_flow(measurements)
         overrides = next((v.set for v in scenario.variants if v.name == name), {})
-        result = collect(name, overrides, variant, measurements, traced_flow=traced)
+        for attempt in range(ATTEMPTS):
+            measurements = _run_variant(variant, dilation, directory, progress)
+            if traced < 0:
+                traced = most_retransmitting_flow(measurements)
+            result = collect(name, overrides, variant, measurements, traced_flow=traced)
+            slower = result.fidelity.dilation_enough
+            if (
+                scenario.dilation != "auto"
+                or result.fidelity.verdict is not Verdict.INVALID
+                or slower is None
+                or attempt == ATTEMPTS - 1
+            ):
+                break
+            dilation = max(1.5 * dilation, min(slower, 4 * dilation))
+            progress.note(
+                f"{name}: the machine did not keep up ({result.fidelity.reasons[0]}); "
+                f"once more with dilation {dilation:g}"
+            )
         results.append(result)
         queues[name] = queue_samples(measurements)
         drops[name] = result.drops
@@ -94,7 +112,7 @@ def run_shell(scenario: Scenario, options: RunOptions, progress: ProgressReporte
 
     name, variant = resolve_variants(scenario)[0]
     dilation = _dilation(scenario, [(name, variant)], progress)
-    experiment = _experiment(variant, dilation, options.directory, 1, progress)
+    experiment = _experiment(variant, dilation, options.directory, progress)
     try:
         experiment.build()
         progress.note(
@@ -131,25 +149,26 @@ def _dilation(
 
 
 def _experiment(
-    variant: Scenario, dilation: float, directory: Path, number: int, progress: ProgressReporter
+    variant: Scenario, dilation: float, directory: Path, progress: ProgressReporter
 ) -> Experiment:
     topology = build_topology(variant)
+    SCRATCH.mkdir(exist_ok=True)
     return Experiment(
         variant,
         topology,
         plan_traffic(variant, topology),
         dilation=dilation,
         directory=directory,
-        scratch=SCRATCH / str(number),
+        scratch=Path(tempfile.mkdtemp(dir=SCRATCH)),
         progress=progress,
     )
 
 
 def _run_variant(
-    variant: Scenario, dilation: float, directory: Path, number: int, progress: ProgressReporter
+    variant: Scenario, dilation: float, directory: Path, progress: ProgressReporter
 ) -> Measurements:
     directory.mkdir(exist_ok=True)
-    return _experiment(variant, dilation, directory, number, progress).run()
+    return _experiment(variant, dilation, directory, progress).run()
 
 
 def _expectations(scenario: Scenario, results: list[VariantResult]) -> list[ExpectationResult]:
