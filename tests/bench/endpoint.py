@@ -111,7 +111,8 @@ class _End:
         return most
 
 
-def _make_veth() -> None:
+def make_veth() -> None:
+    """The pair of interfaces that everything here runs over."""
     with IPRoute() as ip:
         ip.link("add", ifname=_NAMES[0], kind="veth", peer=_NAMES[1])
         for name, mac in zip(_NAMES, _MACS, strict=True):
@@ -196,7 +197,7 @@ def measure_scapy() -> Costs:
 
 def run() -> list[Row]:
     """Measure both, in turns, and take the best of each. Must run in isolated namespaces."""
-    _make_veth()
+    make_veth()
     ours, scapys = [], []
     for _ in range(ROUNDS):
         ours.append(measure_ours())
