@@ -40,6 +40,9 @@ if TYPE_CHECKING:
 SIGNALLED = 128
 """Added to the number of the signal that ended a run, as shells do."""
 
+BROKEN_OFF = 100
+"""Status of a run's inner process that has said in one line why there is no result."""
+
 INTERRUPTED = SIGNALLED + signal.SIGINT
 
 app = typer.Typer(
@@ -109,8 +112,8 @@ def run(
     directory = _run_directory(output, loaded.name)
     options = RunOptions(directory=directory, variants=variants)
     status = _isolated(lambda: _run_inside(loaded, options, progress), directory)
-    if status > SIGNALLED:
-        return _tell_signal(status - SIGNALLED, directory)
+    if status >= BROKEN_OFF:
+        return _tell_end(status, directory)
     try:
         _print_outcome(directory, status, quiet=quiet, as_json=json)
         sys.stdout.flush()
@@ -200,7 +203,7 @@ def shell(
     directory = _run_directory(output, f"{loaded.name}-shell")
     options = RunOptions(directory=directory, variants=_choose_variants(loaded, None)[:1])
     status = _isolated(lambda: _shell_inside(loaded, options, progress), directory)
-    return _tell_signal(status - SIGNALLED, directory) if status > SIGNALLED else status
+    return _tell_end(status, directory) if status >= BROKEN_OFF else status
 
 
 def main() -> None:
@@ -239,6 +242,7 @@ def _open_standard_streams() -> None:
             os.fstat(number)
         except OSError:
             os.open(os.devnull, os.O_RDWR)  # the lowest free number: this one
+            os.set_inheritable(number, True)
             name = ("stdin", "stdout", "stderr")[number]
             setattr(sys, name, os.fdopen(number, mode, closefd=False))
 
@@ -319,12 +323,15 @@ def _isolated(function: Callable[[], int], directory: Path) -> int:
             directory.rmdir()
 
 
-def _tell_signal(number: int, directory: Path) -> int:
-    """Say what ended a run before its time; returns the status."""
+def _tell_end(status: int, directory: Path) -> int:
+    """Say what ended a run before its time, if that was not said; returns the status."""
+    if status == BROKEN_OFF:
+        return ExitStatus.INVALID
+    number = status - SIGNALLED
     logs = f"; logs are in {directory}" if directory.exists() else ""
     name = signal.Signals(number).name
     if number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        return _complain(f"interrupted by {name}{logs}", SIGNALLED + number)
+        return _complain(f"interrupted by {name}{logs}", status)
     return _complain(f"the run was killed by {name}{logs}", ExitStatus.INVALID)
 
 
@@ -355,7 +362,7 @@ def _errors_logged(directory: Path) -> Iterator[None]:
         except OSError as unwritable:  # such as a full disk
             details = f"{log}: {unwritable.strerror}"
         _complain(f"{type(error).__name__}: {error} ({details})", ExitStatus.INVALID)
-        raise SystemExit(int(ExitStatus.INVALID)) from error
+        raise SystemExit(BROKEN_OFF) from error
 
 
 def _print_outcome(directory: Path, status: int, *, quiet: bool, as_json: bool) -> None:

@@ -108,6 +108,7 @@ def run_scenario(scenario: Scenario, options: RunOptions, progress: ProgressRepo
 
 def run_shell(scenario: Scenario, options: RunOptions, progress: ProgressReporter) -> int:
     """Build the first variant's fabric and routes and hand it to Mininet's command line."""
+    import mininet.log
     from mininet.cli import CLI
 
     name, variant = resolve_variants(scenario)[0]
@@ -121,6 +122,7 @@ def run_shell(scenario: Scenario, options: RunOptions, progress: ProgressReporte
             "'leaf1 ovs-ofctl -O OpenFlow13 dump-flows leaf1'; 'exit' ends it"
         )
         progress.__exit__(None, None, None)
+        mininet.log.setLogLevel("output")  # what commands of the shell print
         # the history file would be written to the user's home
         os.environ["HOME"] = str(SCRATCH)
         # ^C ends a command, or clears the line, as often as it is typed

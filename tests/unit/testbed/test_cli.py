@@ -197,12 +197,34 @@ def test_the_status_of_the_run_is_returned(invoke, isolated, status: int) -> Non
     assert invoke("run", "incast", "--quiet")[0] == status
 
 
-def test_an_unforeseen_error_is_one_line_a_log_and_status_3(tmp_path, capsys) -> None:
+def test_an_unforeseen_error_is_one_line_a_log_and_status_3(
+    invoke, isolated, tmp_path, capsys
+) -> None:
     with pytest.raises(SystemExit) as caught, cli._errors_logged(tmp_path):
         raise RuntimeError("boom")
-    assert caught.value.code == 3
     assert "RuntimeError: boom" in capsys.readouterr().err
     assert "Traceback" in (tmp_path / "error.log").read_text()
+    isolated(lambda: caught.value.code)
+    assert invoke("run", "incast") == (3, "", "")
+
+
+@pytest.mark.parametrize(
+    ("ended_by", "status", "message"),
+    [(2, 130, "interrupted by SIGINT"), (15, 143, "interrupted by SIGTERM"), (9, 3, "SIGKILL")],
+)
+def test_the_end_by_a_signal_is_told(invoke, isolated, ended_by, status, message) -> None:
+    isolated(lambda: 128 + ended_by)
+    actual, out, err = invoke("run", "incast")
+    assert (actual, out, one_line(err)) == (status, "", True)
+    assert message in err
+
+
+def test_an_error_on_a_full_disk_is_still_one_line(tmp_path, capsys) -> None:
+    (tmp_path / "error.log").mkdir()  # cannot be written either
+    with pytest.raises(SystemExit), cli._errors_logged(tmp_path):
+        raise OSError(28, "No space left on device")
+    message = capsys.readouterr().err
+    assert one_line(message) and "No space left" in message and "Is a directory" in message
 
 
 def test_plan_needs_no_root_and_fits_80_columns(invoke, monkeypatch) -> None:
