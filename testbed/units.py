@@ -47,7 +47,8 @@ def parse_rate(value: Any) -> float:
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         raise ValueError(f"{value!r} has no unit; write a rate as '400 Gbps'")
     number, unit = _split(str(value), "rate", "400 Gbps")
-    factor = _RATES.get(unit.lower())
+    # a capital B is a byte, which no link's rate is counted in
+    factor = None if "B" in unit else _RATES.get(unit.lower())
     if factor is None:
         raise ValueError(f"{value!r} has no known unit; allowed: bps, kbps, Mbps, Gbps, Tbps")
     if number <= 0:
