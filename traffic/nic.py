@@ -34,6 +34,9 @@ def is_data_opcode(opcode: int) -> bool:
     return opcode >> 5 <= 1 and opcode & 0x1F <= _LAST_REQUEST
 
 
+_IS_DATA: Final = tuple(is_data_opcode(opcode) for opcode in range(256))
+
+
 class FrameCount:
     """Frames and their bytes, from the Ethernet header to the ICRC."""
 
@@ -146,14 +149,15 @@ class Nic:
         if packet is None or qp is None:
             counts.unknown_qp.add(len(frame))
             return
-        if is_data_opcode(packet.opcode):
+        qp.receive(packet, now)
+        if _IS_DATA[packet.opcode]:
             counts.delivered_data.add(len(frame))
         else:
             counts.delivered_control.add(len(frame))
-        qp.receive(packet, now)
+            # only an answer opens the window or starts a timer
+            self.activate(qp)
         if qp.has_response:
             self._responding.append(qp)
-        self.activate(qp)
 
     def _run_timers(self, now: float) -> None:
         self._timer = math.inf
@@ -176,7 +180,7 @@ class Nic:
             if frame is None:
                 self._backlogged = False
                 return None
-            is_data = is_data_opcode(frame[_OPCODE])
+            is_data = _IS_DATA[frame[_OPCODE]]
             start = self._wire_free
             if self._backlogged and is_data:
                 self.send_lateness.append(max(0.0, now - start))

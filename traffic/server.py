@@ -132,6 +132,7 @@ class Server:
         clock, row = self._clock, self._row
         pipe, wake = self._pipe.fileno(), self._wake
         waited = [pipe, wake, *(sock.fileno() for sock in self._sockets)]
+        readable = waited
         wakeups = 0
         while True:
             wakeups += 1
@@ -139,7 +140,8 @@ class Server:
             busy = False
             event = math.inf
             for rank, sock in zip(self._ranks, self._sockets, strict=True):
-                busy |= self._turn(rank, sock)
+                # to ask a socket that has nothing costs a system call and an exception
+                busy |= self._turn(rank, sock, arrived=sock.fileno() in readable)
                 event = min(event, rank.next_event())
             timeout: float | None = None
             if busy:
@@ -154,10 +156,10 @@ class Server:
             if wake in readable:
                 os.eventfd_read(wake)
 
-    def _turn(self, rank: Rank, sock: PacketSocket) -> bool:
+    def _turn(self, rank: Rank, sock: PacketSocket, *, arrived: bool) -> bool:
         """One round of a rank: receive, deliver, compute, send. Whether there may be more to do."""
         clock, nic = self._clock, rank.nic
-        frames = sock.receive(_FRAMES_PER_TURN)
+        frames = sock.receive(_FRAMES_PER_TURN) if arrived else []
         if frames:
             now = clock.now()
             for frame in frames:
