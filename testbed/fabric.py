@@ -146,6 +146,10 @@ class Fabric:
             self._built_links = False
             # the whole group in one request; either end takes its link with it
             self._ip_batch([f"link delete group {_LINK_GROUP}"])
+            # the bridges' own interfaces outlive a daemon that is terminated
+            left = Path("/sys/class/net")
+            names = [node.name for node in self.topology.switches] + ["ovs-netdev"]
+            self._ip_batch([f"link delete {name}" for name in names if (left / name).exists()])
         for ip in self._routes.values():
             ip.close()
         self._routes.clear()

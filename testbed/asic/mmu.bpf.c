@@ -9,6 +9,8 @@
  *
  * The layout of struct port is mirrored by PORT_DTYPE in testbed/asic/mmu.py.
  */
+#include <stddef.h>
+
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
 #include <linux/in.h>
@@ -21,6 +23,7 @@
 
 #define ROCE_UDP_PORT 4791
 #define BTH_BYTES 12
+#define ECN_CE 3
 #define LAST_REQUEST_OPCODE 0x0b /* RDMA WRITE ONLY with immediate: IBTA 9.2 */
 
 enum traffic_class { CLASS_DATA, CLASS_CONTROL, CLASS_OTHER, CLASSES };
@@ -137,6 +140,23 @@ static __always_inline void record_drop(struct __sk_buff *skb, struct port *port
 	bpf_ringbuf_submit(record, BPF_RB_NO_WAKEUP);
 }
 
+/* Not bpf_skb_ecn_set_ce(): it trusts the network header's offset, which frames from a packet socket
+ * do not have set. */
+static __always_inline int mark(struct __sk_buff *skb, const struct headers *headers)
+{
+	const __u32 offset = offsetof(struct headers, ip) + offsetof(struct iphdr, tos);
+	__u8 tos = headers->ip.tos | ECN_CE;
+
+	if (headers->ethernet.h_proto != bpf_htons(ETH_P_IP) || !(headers->ip.tos & ECN_CE) ||
+	    tos == headers->ip.tos)
+		return 0; /* not ECN-capable, or marked already */
+	/* the checksum's word is version, header length and TOS */
+	if (bpf_l3_csum_replace(skb, offsetof(struct headers, ip) + offsetof(struct iphdr, check),
+				bpf_htons(0x4500 | headers->ip.tos), bpf_htons(0x4500 | tos), 2))
+		return 0;
+	return bpf_skb_store_bytes(skb, offset, &tos, sizeof(tos), 0) == 0;
+}
+
 SEC("tc")
 int enqueue(struct __sk_buff *skb)
 {
@@ -159,7 +179,7 @@ int enqueue(struct __sk_buff *skb)
 		 * the rest of its batch without counting it */
 		return TC_ACT_STOLEN;
 	}
-	if (depth >= port->ecn_threshold && bpf_skb_ecn_set_ce(skb))
+	if (depth >= port->ecn_threshold && mark(skb, &headers))
 		__sync_fetch_and_add(&port->marked, 1);
 	depth += skb->len;
 	__sync_fetch_and_add(&port->enqueued_bytes, skb->len);
