@@ -36,13 +36,15 @@ class MachineState:
             sysctls=frozenset(_sysctls()),
         )
 
-    def differences(self, other: MachineState) -> list[str]:
-        """What one of both has and the other has not."""
-        return [
-            f"{field.name}: {thing}"
-            for field in fields(self)
-            for thing in sorted(getattr(self, field.name) ^ getattr(other, field.name))
-        ]
+    def differences(self, later: MachineState) -> list[str]:
+        """What has come, and what has gone or changed that a run has no business with."""
+        found = []
+        for field in fields(self):
+            old, new = getattr(self, field.name), getattr(later, field.name)
+            transient = field.name in ("network_namespaces", "bpf_programs", "bpf_maps")
+            different = new - old if transient else new ^ old
+            found += [f"{field.name}: {thing}" for thing in sorted(different)]
+        return found
 
     def assert_unchanged(self) -> None:
         """The machine is, or within SETTLING_TIME becomes, what it was."""

@@ -98,8 +98,8 @@ class Run:
     def finish(self, timeout: float = 60) -> tuple[int, str, list[str]]:
         """Status, standard output, and lines of standard error that are no progress."""
         out, err = self.process.communicate(timeout=timeout)
-        lines = [*self.lines, *err.splitlines()]
-        return self.process.returncode, out, [x for x in lines if x.startswith("rocelab:")]
+        lines = [*self.lines, *(err or "").splitlines()]
+        return self.process.returncode, out or "", [x for x in lines if x.startswith("rocelab:")]
 
     @property
     def init(self) -> int:
@@ -261,7 +261,7 @@ def test_a_run_goes_on_when_its_reader_leaves(before, tmp_path, stream) -> None:
     os.close(descriptor)
     status, out, errors = run.finish()
     assert (status, errors) == (0, [])
-    assert bool(out) == (stream == "stderr")
+    assert ("report.html" in out) == (stream == "stderr")
     assert (run.directory() / "report.html").exists()
 
 
@@ -284,7 +284,7 @@ def one_error(run: Run) -> tuple[int, str]:
     return status, errors[0]
 
 
-@pytest.mark.parametrize("size", ["16k", "256k"])
+@pytest.mark.parametrize("size", ["16k", "128k"])
 def test_a_full_disk(before, tmp_path, size) -> None:
     (tmp_path / "runs").mkdir()
     mount = f"mount -t tmpfs -o size={size} tmpfs {tmp_path / 'runs'}"
