@@ -6,6 +6,7 @@ the first sheet is made, because that takes longer than everything else that ``r
 
 from __future__ import annotations
 
+import logging
 import textwrap
 from dataclasses import dataclass
 from typing import Any
@@ -42,6 +43,8 @@ class Sheet:
         cls, title: str, *, rows: int = 1, columns: int = 1, height: float, share: bool = False
     ) -> Sheet:
         """A sheet of ``height`` inches below its title, whose panels may share their axes."""
+        # that a home directory cannot be written to, for its cache, is no news for our users
+        logging.getLogger("matplotlib").setLevel(logging.ERROR)
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
 

@@ -61,10 +61,10 @@ def read_result(path: Path) -> RunResult:
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise ResultError(f"{path}: no such file; is {path.parent} a run directory?") from None
+        raise ResultError(f"{path}: no such file; name a run directory") from None
     except OSError as error:
         raise ResultError(f"{path}: {error.strerror}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ResultError(f"{path}: not JSON ({error})") from error
     _check_version(path, document)
     try:

@@ -71,6 +71,7 @@ def test_fields_of_a_later_writer_are_ignored(result, tmp_path):
     ("content", "message"),
     [
         ("", "not JSON"),
+        ("[" * 100_000, "not JSON"),
         ("[1]", "not a result"),
         ('{"schema_version": "1"}', "not a result"),
         (f'{{"schema_version": {SCHEMA_VERSION + 1}}}', "use a newer rocelab"),
