@@ -48,7 +48,7 @@ def main() -> int:
         other, run = BENCHMARKS[name]
         print(header(other), flush=True)
         for row in run():
-            print(row.line(), flush=True)
+            print(row.text(), flush=True)
             met &= row.met
     print(f"took {time.monotonic() - start:.0f} s")
     return 0 if met else 1

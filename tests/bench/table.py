@@ -10,27 +10,29 @@ WIDTH = 80
 @dataclass(frozen=True, slots=True)
 class Row:
     """One ratio. ``ours`` and ``other`` are written with their units; ``target`` is the least
-    ratio wanted, None for one that is only reported."""
+    ratio wanted, None for one that is only reported; ``notes`` are lines that go below the row."""
 
     name: str
     ours: str
     other: str
     ratio: float
     target: float | None = None
+    notes: tuple[str, ...] = ()
 
     @property
     def met(self) -> bool:
         """Whether the ratio reaches the target, if there is one."""
         return self.target is None or self.ratio >= self.target
 
-    def line(self) -> str:
-        """The row as text."""
+    def text(self) -> str:
+        """The row and its notes."""
         target = "" if self.target is None else f">= {self.target:g}"
         verdict = "" if self.target is None else "met" if self.met else "NOT MET"
-        return (
+        line = (
             f"{self.name:<20}{self.ours:>15}{self.other:>15}"
             f"{self.ratio:>9.3g}{target:>9}{verdict:>11}".rstrip()
         )
+        return "\n".join([line, *(f"  {note}" for note in self.notes)])
 
 
 def header(other: str) -> str:
