@@ -40,6 +40,9 @@ if TYPE_CHECKING:
 SIGNALLED = 128
 """Added to the number of the signal that ended a run, as shells do."""
 
+MEMORY_SHARE = 0.75
+"""Of the machine's memory, what payload may take; the rest is for programs and packets."""
+
 BROKEN_OFF = 100
 """Status of a run's inner process that has said in one line why there is no result."""
 
@@ -108,6 +111,7 @@ def run(
     loaded = _load(scenario, set_, dilation, pcap)
     variants = _choose_variants(loaded, variant)
     _require_machine()
+    _require_memory(loaded, variants)
     progress = create_progress(sys.stderr, quiet=quiet or json)
     directory = _run_directory(output, loaded.name)
     options = RunOptions(directory=directory, variants=variants)
@@ -301,6 +305,24 @@ def _require_machine() -> None:
     if problems:
         more = f" (and {len(problems) - 1} more; see: rocelab doctor)" if problems[1:] else ""
         raise CommandError(problems[0] + more, ExitStatus.MACHINE)
+
+
+def _require_memory(scenario: Scenario, variants: tuple[str, ...]) -> None:
+    """Raise CommandError if the registered memory of all ranks does not fit into this machine."""
+    from testbed.scenario import build_topology, plan_traffic, resolve_variants
+
+    present = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for name, variant in resolve_variants(scenario):
+        if name not in variants:
+            continue
+        plan = plan_traffic(variant, build_topology(variant))
+        needed = sum(memory.total for memory in plan.memory)
+        if needed > present * MEMORY_SHARE:
+            raise CommandError(
+                f"the ranks of {name} need {needed / 2**30:.1f} GiB of memory for their payload; "
+                f"this machine has {present / 2**30:.1f} GiB in all: send smaller messages",
+                ExitStatus.MACHINE,
+            )
 
 
 def _run_directory(output: Path, name: str) -> Path:

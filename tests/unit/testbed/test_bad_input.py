@@ -126,7 +126,7 @@ def test_a_file_that_may_not_be_read(tmp_path) -> None:
     + [("dilation", v) for v in ("0", "-1", ".nan", ".inf", "1e400", "1e10", "9" * 400, "soon")]
     + [("seed", v) for v in ("-1", "1.5", str(2**63), "true", "null", ".nan")]
     + [("workload.senders", v) for v in ("-1", "0", "8", "1e9", "some")]
-    + [("workload.messages", v) for v in ("-1", "0", "1000000", "1000000000")]
+    + [("workload.messages", v) for v in ("-1", "0", "1000000000")]
     + [("topology.leaves", v) for v in ("-1", "0", "65", "1e9")]
     + [("topology.servers_per_leaf", v) for v in ("300", "0", "1e400")]
     + [("faults.loss", v) for v in (".nan", "1", "-0.1", "2")]
