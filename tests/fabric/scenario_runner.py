@@ -10,14 +10,14 @@ from __future__ import annotations
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from testbed.fidelity import Verdict
+from testbed.fidelity import Verdict, worst
 from testbed.options import ExitStatus
 from testbed.results import RunResult, VariantResult, read_result
 
@@ -61,23 +61,48 @@ class ScenarioRunner:
 
     def __call__(self, scenario: Mapping[str, Any], *, dilation: float, check: Check) -> RunResult:
         """Run a scenario until ``check`` accepts its result; see the module's text on attempts."""
+        (result,) = self._attempt(scenario, [dilation], check)
+        return result
+
+    def at_two_dilations(
+        self,
+        scenario: Mapping[str, Any],
+        *,
+        dilation: float,
+        check: Callable[[RunResult, RunResult], None],
+    ) -> None:
+        """Run a scenario at a dilation and at twice as much until ``check`` accepts both results.
+
+        Another attempt repeats both, so that what was degraded is not what the other is held to.
+        """
+        self._attempt(scenario, [dilation, 2 * dilation], check)
+
+    def _attempt(
+        self, scenario: Mapping[str, Any], dilations: Sequence[float], check: Callable[..., None]
+    ) -> list[RunResult]:
         for attempt in range(ATTEMPTS):
-            result = self.run({**scenario, "dilation": dilation * 2**attempt})
             last = attempt == ATTEMPTS - 1
-            if result.verdict is Verdict.INVALID:
-                reasons = [r for variant in result.variants for r in variant.fidelity.reasons]
+            results = [self.run({**scenario, "dilation": k * 2**attempt}) for k in dilations]
+            verdict = worst(result.verdict for result in results)
+            if verdict is Verdict.INVALID:
+                reasons = "; ".join(
+                    reason
+                    for result in results
+                    for variant in result.variants
+                    for reason in variant.fidelity.reasons
+                )
                 if last:
-                    pytest.fail("invalid: " + "; ".join(reasons))
-                warnings.warn(f"repeated: invalid: {'; '.join(reasons)}", stacklevel=2)
+                    pytest.fail(f"invalid: {reasons}")
+                warnings.warn(f"repeated: invalid: {reasons}", stacklevel=3)
                 continue
             try:
-                check(result)
+                check(*results)
             except ToleranceMissed as miss:
-                if last or result.verdict is Verdict.FAITHFUL:
+                if last or verdict is Verdict.FAITHFUL:
                     raise
-                warnings.warn(f"repeated: {miss}", stacklevel=2)
+                warnings.warn(f"repeated: {miss}", stacklevel=3)
                 continue
-            return result
+            return results
         raise AssertionError("unreachable: the last attempt returns or fails")
 
     def run(self, scenario: Mapping[str, Any]) -> RunResult:

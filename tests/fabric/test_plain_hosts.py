@@ -136,14 +136,14 @@ def iperf(experiment: Experiment, client: str, server: str) -> float:
 
 
 def iperf_once(experiment: Experiment, client: str, server: str) -> float:
-    """One transfer of five seconds after two of slow start."""
+    """One transfer of four seconds after two of slow start."""
     net, topology = experiment.fabric.net, experiment.fabric.topology
     address = topology.interfaces_of(server)[0].address
     listener = net.nameToNode[server].popen(["iperf3", "-s", "-1", "-B", address, "--forceflush"])
     try:
         while b"listening" not in listener.stdout.readline():
             assert listener.poll() is None, "iperf3 -s ended"
-        command = ["iperf3", "-c", address, "-t", "5", "-O", "2", "-J"]
+        command = ["iperf3", "-c", address, "-t", "4", "-O", "2", "-J"]
         output = net.nameToNode[client].popen(command).communicate()[0]
     finally:
         listener.terminate()
@@ -155,7 +155,7 @@ def measure(experiment: Experiment) -> dict[str, Any]:
     """Everything this file is about, from one fabric."""
     idle = idle_differences(experiment)
     servers = [node.name for node in experiment.fabric.topology.servers]
-    pairs = [(servers[0], servers[1]), (servers[2], servers[15]), (servers[9], servers[4])]
+    pairs = [(servers[0], servers[1]), (servers[2], servers[15])]
     return {
         "idle": idle,
         "answered": ping_all(experiment),
@@ -199,6 +199,6 @@ def test_every_server_reaches_every_other(measured: Any) -> None:
 
 
 def test_tcp_fills_a_link(measured: Any) -> None:
-    assert len(measured["iperf"]) == 3
+    assert len(measured["iperf"]) == 2
     for pair, rate in measured["iperf"].items():
         assert rate == pytest.approx(EXPECTED_RATE, rel=0.05), pair

@@ -63,6 +63,18 @@ def test_the_last_attempt_decides(verdict: Verdict) -> None:
     assert len(run.dilations) == ATTEMPTS
 
 
+def test_both_runs_of_a_comparison_are_repeated() -> None:
+    run = Rehearsal(Verdict.DEGRADED, Verdict.FAITHFUL, Verdict.FAITHFUL, Verdict.FAITHFUL)
+    misses = iter([True, False])
+
+    def check(one: Any, two: Any) -> None:
+        if next(misses):
+            raise ToleranceMissed("off")
+
+    run.at_two_dilations({}, dilation=100, check=check)
+    assert run.dilations == [100, 200, 200, 400]
+
+
 def test_other_failures_are_final() -> None:
     def wrong(result: Any) -> None:
         raise AssertionError("a byte is wrong")
