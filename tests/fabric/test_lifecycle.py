@@ -192,6 +192,14 @@ def test_an_interruption_is_one_line_and_128_plus_n(before, tmp_path, number, st
     assert_gone(run)
 
 
+def test_nohup_is_obeyed(before, tmp_path) -> None:
+    run = Run(SHORT, tmp_path, wrapper=("nohup",))
+    run.wait_for("build")
+    os.killpg(run.process.pid, signal.SIGHUP)
+    status, _, errors = run.finish()
+    assert (status, errors) == (0, [])
+
+
 def test_a_run_works_after_one_was_killed_and_two_at_once_do(before, tmp_path) -> None:
     killed = Run(LONG, tmp_path)
     killed.wait_for("traffic")
