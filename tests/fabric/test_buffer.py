@@ -18,7 +18,7 @@ FRAME = MTU + PACKET_HEADERS
 """Bytes of a middle packet as a queue counts it."""
 
 LINK_RATE = 400e9
-DILATION = 8000
+DILATION = 20_000
 
 
 def incast(topology: dict[str, Any], workload: dict[str, Any], limit: int) -> dict[str, Any]:
