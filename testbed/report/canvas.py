@@ -11,7 +11,7 @@ import textwrap
 from dataclasses import dataclass
 from typing import Any
 
-from testbed.report.quantities import format_quantity
+from testbed.report.quantities import format_quantity, scale_for
 from testbed.report.timeaxis import FoldedAxis
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -25,6 +25,9 @@ DPI = 110
 TITLE_COLUMNS = 92
 MANY_FOLDS = 6
 """Folds on an axis beyond which their labels are set smaller."""
+
+SCALE_BAR_DROP = -26
+"""Points from the axis to its scale bar, at the height of the axis' label."""
 
 LINE = 0.22
 """Height of a title line in inches."""
@@ -99,4 +102,24 @@ def finish_time_axis(axes: Any, axis: FoldedAxis, *, wanted: int = 8) -> None:
                 bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.5},
             )  # fmt: skip
         if ax.get_subplotspec().is_last_row():
-            ax.set_xlabel(f"time ({unit})")
+            ax.set_xlabel(f"time ({unit})" if unit else "time")
+            if not unit:
+                _draw_scale_bar(ax, axis)
+
+
+def _draw_scale_bar(ax: Any, axis: FoldedAxis) -> None:
+    """How long what lies between two folds takes, right of the axis' label."""
+    from matplotlib.transforms import offset_copy
+
+    length = axis.scale_bar()
+    scale = scale_for(length, "s")
+    below = offset_copy(ax.get_xaxis_transform(), ax.figure, y=SCALE_BAR_DROP, units="points")
+    start, end = axis.width - length, axis.width
+    ax.plot(
+        [start, end], [0, 0], color=GREY, linewidth=1, marker="|", markersize=5,
+        transform=below, clip_on=False,
+    )  # fmt: skip
+    ax.text(
+        start - 0.01 * axis.width, 0, f"{length / scale.divisor:g} {scale.label}", fontsize=8.5,
+        transform=below, ha="right", va="center", color=GREY,
+    )  # fmt: skip

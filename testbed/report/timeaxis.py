@@ -105,16 +105,22 @@ class FoldedAxis:
         """(positions, labels, unit label): round times in the first segment's unit.
 
         A segment after a fold begins with its own start time and goes on with offsets from it.
-        Ticks keep most of the distance that ``wanted`` of them would have.
+        Ticks keep most of the distance that ``wanted`` of them would have. The unit label is
+        empty where no tick needs it, because each is 0 or says its own unit.
         """
         step = _round_step(self.kept / wanted)
         room = 0.7 * self.width / wanted
         scale = scale_for(max(self.kept, abs(self.segments[0][1])), "s")
         ticks: list[tuple[float, str]] = []
+        in_unit: set[str] = set()
 
         def add(place: float, label: str) -> None:
             if all(abs(place - other) >= room for other, _ in ticks):
                 ticks.append((place, label))
+
+        def add_in_unit(place: float, label: str) -> None:
+            in_unit.add(label)
+            add(place, label)
 
         spans = list(zip(self.segments, self.starts(), strict=True))
         for (start, _), place in spans[1:]:
@@ -122,14 +128,19 @@ class FoldedAxis:
             add(place, f"{three_digits(start / own.divisor)} {own.label}")
         (start, end), place = spans[0]
         for number in range(math.ceil(start / step), math.floor(end / step) + 1):
-            add(place + number * step - start, f"{number * step / scale.divisor:.6g}")
+            add_in_unit(place + number * step - start, f"{number * step / scale.divisor:.6g}")
         for (start, end), place in spans[1:]:
             for offset in np.arange(step, end - start, step):
-                add(float(place + offset), f"+{offset / scale.divisor:.6g}")
+                add_in_unit(float(place + offset), f"+{offset / scale.divisor:.6g}")
         ticks.sort()
         # Far from 0 a double holds fewer digits of time than the axis shows: keep ticks on it.
         places = [min(max(place, 0.0), self.width) for place, _ in ticks]
-        return places, [label for _, label in ticks], scale.label
+        labels = [label for _, label in ticks]
+        return places, labels, scale.label if in_unit.intersection(labels) - {"0"} else ""
+
+    def scale_bar(self, *, share: float = 0.08) -> float:
+        """A round number of seconds that takes about ``share`` of the axis."""
+        return _round_step(self.width * share)
 
 
 def _round_step(step: float) -> float:
