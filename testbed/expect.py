@@ -83,7 +83,7 @@ class ExpectationOutcome:
     def actual(self) -> str:
         """What was found, in words: every value read, and the reason if there is one."""
         found = ", ".join(
-            f"{name} = {value:.6g}" if isinstance(value, (int, float)) else f"{name} = {value}"
+            f"{name} = {value:.6g}" if isinstance(value, float) else f"{name} = {value}"
             for name, value in self.values.items()
         )
         return "; ".join(filter(None, (found, self.reason)))

@@ -6,7 +6,7 @@ called equal, and a missing value is said to be missing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from testbed.report.quantities import format_quantity, plural, three_digits
 from testbed.results import PortResult, RunResult, VariantResult
@@ -16,6 +16,12 @@ TIE = 0.01
 
 FULL_SLACK = 4300
 """A port whose peak is within a largest frame (bytes) of its limit was full."""
+
+ACK_TIMEOUT_UNIT = 4.096e-6
+"""Seconds; an ACK timeout is this times 2 to the power of the QP's attribute (IBTA 9.7.6.1.3)."""
+
+MOST = 0.5
+"""Share of a flow's time from which on waiting is worth a sentence."""
 
 
 def comparison_finding(result: RunResult) -> str:
@@ -91,6 +97,32 @@ def completion_finding(result: RunResult) -> str:
         f"{_contrast('The median flow takes', names, medians, 's')}; "
         f"{_contrast('the slowest takes', names, slowest, 's')}"
     )
+
+
+def waiting_finding(result: RunResult) -> str:
+    """How much of the slowest flow's time is local ACK timeouts; empty where it is not most."""
+    parts = []
+    for variant in result.variants:
+        finished = [flow for flow in variant.flows if flow.completion_time]
+        slowest = max(finished, key=lambda flow: flow.completion_time or 0.0, default=None)
+        exponent = _parameter(result, variant, "nic.timeout")
+        if slowest is None or not slowest.completion_time or not isinstance(exponent, int):
+            continue
+        waited = slowest.timeouts * ACK_TIMEOUT_UNIT * 2**exponent
+        if waited > MOST * slowest.completion_time:
+            parts.append(
+                f"{plural(slowest.timeouts, 'timeout')} ({format_quantity(waited, 's')} of "
+                f"{format_quantity(slowest.completion_time, 's')}) with {variant.name}"
+            )
+    return f"The slowest flow mostly waits, for {' and for '.join(parts)}" if parts else ""
+
+
+def _parameter(result: RunResult, variant: VariantResult, dotted: str) -> object:
+    """A scenario's parameter as the variant had it; None if there is none."""
+    value: object = result.scenario
+    for key in dotted.split("."):
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return variant.overrides.get(dotted, value)
 
 
 def _contrast(subject: str, names: Sequence[str], values: Sequence[float | None], unit: str) -> str:

@@ -49,11 +49,13 @@ def render(result: RunResult, charts: Mapping[str, Path]) -> str:
     )
     environment.globals.update(quantity=format_quantity, plural=plural)
     by_name = {variant.name: variant for variant in result.variants}
+    sentences = [make(result) for name, (make, _) in _CHARTS.items() if _told(name, charts)]
+    sentences.append(findings.waiting_finding(result))
     return environment.get_template(TEMPLATE).render(
         result=result,
         met=sum(expectation.met for expectation in result.expectations),
         tie=f"{findings.TIE:.0%}",
-        findings=[make(result) for name, (make, _) in _CHARTS.items() if _told(name, charts)],
+        findings=[*filter(None, sentences)],
         images={
             name: base64.b64encode(path.read_bytes()).decode() for name, path in charts.items()
         },

@@ -7,11 +7,12 @@ below. Without a terminal the same text comes without colours and box characters
 from __future__ import annotations
 
 import os
+import textwrap
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from testbed.fidelity import Verdict
-from testbed.report import tables
+from testbed.report import findings, tables
 from testbed.report.tables import ComparisonRow
 from testbed.results import RunResult
 
@@ -37,6 +38,7 @@ def print_summary(result: RunResult, report: os.PathLike[str] | None, console: C
     width = min(console.width, COLUMNS) - 2 if console.is_terminal else COLUMNS
     for chunk in _columns_that_fit(names, rows, width):
         _print_comparison(names, rows, chunk, console)
+    _print_causes(result, console)
     if result.expectations:
         _print_expectations(result, console)
     _print_verdict(result, console)
@@ -85,6 +87,14 @@ def _print_comparison(
     console.print(table)
     if not console.is_terminal:
         console.print()
+
+
+def _print_causes(result: RunResult, console: Console) -> None:
+    """Why it took so long, after the table that says how long."""
+    for sentence in (findings.queue_finding(result), findings.waiting_finding(result)):
+        if sentence:
+            _say(textwrap.fill(f"{sentence}.", COLUMNS, break_on_hyphens=False), console)
+    console.print()
 
 
 def _print_expectations(result: RunResult, console: Console) -> None:

@@ -157,6 +157,21 @@ def test_psn_finding_counts_what_the_trace_shows(result):
     assert findings.psn_finding(untraced) == "No queue pair was traced"
 
 
+def test_waiting_finding_compares_timeouts_with_the_time_of_the_slowest_flow(result):
+    def waits(timeouts, finish, **other):
+        flow = FlowResult(index=0, source_rank=1, destination_rank=0, bytes=10, messages=1,
+                          start=0.0, finish=finish, timeouts=timeouts)  # fmt: skip
+        return variant_with(result.variants[0], flows=[flow], **other)
+
+    assert result.scenario["nic"]["timeout"] == 14
+    text = findings.waiting_finding(result_with(result, waits(3, 0.21)))
+    assert text == "The slowest flow mostly waits, for 3 timeouts (201 ms of 210 ms) with go-back-n"
+    assert findings.waiting_finding(result_with(result, waits(1, 0.21))) == ""
+    assert findings.waiting_finding(result_with(result, waits(3, None))) == ""
+    shorter = waits(3, 0.21, overrides={"nic.timeout": 10})
+    assert findings.waiting_finding(result_with(result, shorter)) == ""
+
+
 # --- time axis -----------------------------------------------------------------------------------
 
 
@@ -168,6 +183,15 @@ def test_idle_spans_are_folded_and_busy_ones_keep_their_width():
     positions = axis.position(np.array([10e-6, 20e-6, 67.01e-3, 67.02e-3]))
     assert positions[1] - positions[0] == pytest.approx(positions[3] - positions[2])
     assert [fold[2] for fold in axis.folds()] == pytest.approx([66.9e-3] * 2, rel=1e-3)
+
+
+def test_the_unit_is_named_once_per_tick_or_once_per_axis():
+    burst = np.linspace(0, 100e-6, 50)
+    many = FoldedAxis.of(np.concatenate([burst + i * 67e-3 for i in range(8)]))
+    _, labels, unit = many.ticks()
+    assert unit == "" and all(label == "0" or label.endswith(" ms") for label in labels)
+    assert FoldedAxis.of(burst).ticks()[2] == "us"
+    assert many.scale_bar() == pytest.approx(100e-6)
 
 
 def test_steady_traffic_is_not_folded():
@@ -183,7 +207,7 @@ def test_positions_keep_the_order_of_time(times):
     assert np.all(np.diff(positions) >= 0)
     assert positions[0] >= 0 and positions[-1] <= axis.width * (1 + 1e-9)
     places, labels, unit = axis.ticks()
-    assert len(places) == len(labels) == len(set(places)) and unit in ("s", "ms", "us", "ns")
+    assert len(places) == len(labels) == len(set(places)) and unit in ("s", "ms", "us", "ns", "")
     assert all(0 <= place <= axis.width * (1 + 1e-9) for place in places)
 
 
