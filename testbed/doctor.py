@@ -75,6 +75,10 @@ _PROGRAMS = {  # program: (what for, Debian package, critical)
     "ping": ("reachability of servers", "iputils-ping", False),
 }
 
+_BPF_TOOLS = frozenset({"clang", "libbpf.so.1", "bpf_helpers.h"})
+_BPF_FEATURES = frozenset({"bpf", "cls_bpf"})
+"""Features of the kernel that cannot be tried without ``_BPF_TOOLS``."""
+
 
 def critical_problems() -> list[str]:
     """What makes a run impossible, one line each, without trying the kernel; takes milliseconds."""
@@ -165,11 +169,15 @@ def _kernel() -> Iterator[Check]:
             yield Check(name, State.UNKNOWN, purpose, "tried only as root")
         return
     results = probe()
+    tools = [check for check in (*_programs(), _libbpf(), _bpf_headers()) if check.critical]
+    lacking = [c.name for c in tools if c.name in _BPF_TOOLS and c.state is State.MISSING]
     remedy = f"another kernel (this is {os.uname().release}), or a VM: vagrant up"
     for name, purpose in FEATURES.items():
         problem = results.get(name, "not tried")
         if problem is None:
             yield Check(name, State.OK, purpose)
+        elif lacking and name in _BPF_FEATURES:
+            yield Check(name, State.UNKNOWN, purpose, f"not tried without {lacking[0]}")
         elif problem == "not tried":
             yield Check(name, State.UNKNOWN, purpose, problem)
         else:

@@ -81,6 +81,19 @@ def test_a_kernel_without_a_feature(whole_machine, monkeypatch) -> None:
     assert cli.invoke(["doctor"]) == 4
 
 
+def test_without_clang_the_kernel_is_not_blamed(whole_machine, monkeypatch) -> None:
+    found = shutil.which
+    monkeypatch.setattr(
+        shutil, "which", lambda name, path=None: None if name == "clang" else found(name)
+    )
+    results = {**dict.fromkeys(kernel_probe.FEATURES), "bpf": "no clang", "cls_bpf": "no program"}
+    monkeypatch.setattr(kernel_probe, "probe", lambda: results)
+    lacking = {check.name: check for check in doctor.examine() if check.state is not State.OK}
+    assert lacking["clang"].remedy == "sudo apt-get install clang"
+    assert lacking["bpf"].state is lacking["cls_bpf"].state is State.UNKNOWN
+    assert "clang" in lacking["bpf"].detail and not lacking["bpf"].remedy
+
+
 def test_a_normal_user_learns_what_was_not_tried(whole_machine, monkeypatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     found = states()
