@@ -94,7 +94,9 @@ def most_retransmitting_flow(m: Measurements) -> int:
 def queue_samples(m: Measurements) -> QueueSamples:
     """Depths of the switches' ports over time, at full resolution."""
     series = m.telemetry.series
-    depths = series.as_array()
+    # What came in and what went out are read one after the other, and a packet may come between:
+    # a queue never was deeper than the buffer program itself saw it.
+    depths = np.minimum(series.as_array(), m.ports["max_depth"].astype(np.int64))
     return QueueSamples(
         times=np.array(series.times),
         depths={
