@@ -27,6 +27,7 @@ from testbed.options import (
     OutputError,
     RunOptions,
     create_run_directory,
+    give_to_caller_of_sudo,
     point_latest_at,
 )
 
@@ -341,7 +342,9 @@ def _isolated(function: Callable[[], int], directory: Path) -> int:
         message = f"this machine gives a run no namespaces of its own: {error}"
         raise CommandError(message, ExitStatus.MACHINE) from error
     finally:
-        if not any(directory.iterdir()):
+        if any(directory.iterdir()):
+            give_to_caller_of_sudo(directory)
+        else:
             directory.rmdir()
 
 

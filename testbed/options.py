@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import tempfile
 from dataclasses import dataclass
 from datetime import datetime
@@ -42,7 +43,9 @@ def create_run_directory(output: Path, name: str, started: datetime) -> Path:
     if Path("/run") in (resolved := output.resolve(), *resolved.parents):
         raise OutputError(f"--output {output}: cannot be below /run; a run has a /run of its own")
     try:
-        output.mkdir(parents=True, exist_ok=True)
+        if not output.is_dir():
+            output.mkdir(parents=True, exist_ok=True)
+            give_to_caller_of_sudo(output)
         # root may write where the file system refuses it, so only an attempt tells
         with tempfile.TemporaryFile(dir=output):
             pass
@@ -56,6 +59,17 @@ def create_run_directory(output: Path, name: str, started: datetime) -> Path:
     except OSError as error:
         raise OutputError(f"--output {output}: cannot be written to: {error.strerror}") from error
     raise OutputError(f"--output {output}: holds 999 runs named {stem}")
+
+
+def give_to_caller_of_sudo(directory: Path) -> None:
+    """Let who called sudo own a directory and all in it, who then needs no root to delete it."""
+    caller = os.environ.get("SUDO_UID", ""), os.environ.get("SUDO_GID", "")
+    if os.geteuid() != 0 or not all(number.isdecimal() for number in caller):
+        return
+    user, group = map(int, caller)
+    with contextlib.suppress(OSError):  # a convenience; some file systems have no owners
+        for path in (directory, *directory.rglob("*")):
+            os.chown(path, user, group, follow_symlinks=False)
 
 
 def point_latest_at(directory: Path) -> None:

@@ -7,13 +7,14 @@ import os
 import subprocess
 import sys
 import time
+from datetime import datetime
 from pathlib import Path
 
 import pytest
 from synthetic import run_result
 
 from testbed import cli, doctor, isolation
-from testbed.options import create_run_directory, point_latest_at
+from testbed.options import create_run_directory, give_to_caller_of_sudo, point_latest_at
 from testbed.results import write_result
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -147,6 +148,29 @@ def test_output_that_cannot_be_written_is_status_2(invoke, isolated, tmp_path, o
     status, _, err = invoke("run", "incast", "--output", output)
     assert (status, one_line(err), calls) == (2, True, [])
     assert f"--output {output}: cannot be written to" in err
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root: gives files away")
+def test_results_belong_to_the_caller_of_sudo(tmp_path, monkeypatch) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.write_text("not a result")
+    monkeypatch.setenv("SUDO_UID", "1234")
+    monkeypatch.setenv("SUDO_GID", "2345")
+    directory = create_run_directory(tmp_path / "runs", "incast", datetime(2026, 1, 2))
+    (directory / "logs").mkdir()
+    (directory / "logs" / "ovs.log").write_text("")
+    (directory / "link").symlink_to(elsewhere)
+    give_to_caller_of_sudo(directory)
+    given = [tmp_path / "runs", directory, *directory.rglob("*")]
+    assert len(given) == 5
+    assert {(p.lstat().st_uid, p.lstat().st_gid) for p in given} == {(1234, 2345)}
+    assert elsewhere.stat().st_uid == 0
+
+
+def test_without_sudo_results_stay_as_they_are(tmp_path, monkeypatch) -> None:
+    monkeypatch.delenv("SUDO_UID", raising=False)
+    give_to_caller_of_sudo(tmp_path)
+    assert tmp_path.stat().st_uid == os.geteuid()
 
 
 def test_latest_is_a_link_that_moves_on(tmp_path) -> None:
