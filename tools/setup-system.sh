@@ -43,12 +43,12 @@ if ! { apt-get update && apt-get install --yes --no-install-recommends "${missin
 fi
 rm -f "$log"
 
-if command -v systemctl >/dev/null; then
-    for service in openvswitch-switch ovs-vswitchd ovsdb-server iperf3; do
-        case " ${missing[*]} " in
-            *" openvswitch-switch "* | *" iperf3 "*)
-                systemctl disable --quiet "$service" 2>/dev/null || true # not every one exists
-                ;;
-        esac
-    done
-fi
+# Each service has its package's name. Those that were installed before stay as they are.
+for package in "${missing[@]}"; do
+    [[ $package == openvswitch-switch || $package == iperf3 ]] || continue
+    if command -v systemctl >/dev/null; then
+        systemctl disable --quiet "$package" 2>/dev/null || true # not every one has a unit
+    elif compgen -G "/etc/rc?.d/S??$package" >/dev/null; then
+        update-rc.d "$package" disable
+    fi
+done
