@@ -13,7 +13,7 @@ import time
 import zlib
 
 from testbed.topology import Topology
-from traffic.bounds import wire_bytes
+from traffic.bounds import lower_bound, wire_bytes
 from traffic.plan import OpKind, Plan
 
 MEASUREMENT_TIME = 0.05
@@ -35,6 +35,13 @@ packet when it comes to more, so this is no saturation yet."""
 
 WAKEUP_LATENCY = 0.005
 """Wall seconds by which a process may be late on a loaded machine."""
+
+WALL_BUDGET = 2.0
+"""Wall seconds that a variant may take at its best. A short one is slowed down more than it must
+be, which makes every delay of this machine smaller in emulated time."""
+
+MOST_EXTRA = 4.0
+"""By how much at most."""
 
 RTT_SHARE = 0.1
 """The share of the base RTT that such a delay may be (testbed.fidelity judges by it)."""
@@ -95,5 +102,8 @@ def choose_dilation(
     by_load = cpu_per_emulated_second(plan, topology, path_mtu) * slowness / (cores * UTILISATION)
     by_latency = WAKEUP_LATENCY * slowness / (RTT_SHARE * base_rtt(topology, plan))
     k = max(by_load, by_latency, 1.0)
+    fastest = lower_bound(plan, link_rate=topology.nic(0).rate, path_mtu=path_mtu)
+    if fastest > 0:
+        k = max(k, min(MOST_EXTRA * k, WALL_BUDGET / fastest))
     step: float = 10.0 ** (math.floor(math.log10(k)) - 1)
     return math.ceil(round(k / step, 9)) * step

@@ -1,11 +1,11 @@
 """Dilation does not matter: the incast of the main job, slower and slower still (Shows M).
 
-Compared is what the physics of the fabric decides: all of a job that loses nothing, all that an
-overflow drops and delivers without recovery, and what it drops with one. Whose packet finds the one
-free slot of a full port is not decided by it, but by the phase of the senders' packets within one
-frame time ("traffic phase effects", Floyd and Jacobson 1992), so that two runs at one dilation
-differ in that as well. It decides whether a flow loses its last packet, and then waits for a timer
-a thousand times as long as the data take: completion times after a loss are not compared.
+Whose packet finds the one free slot of a full port is decided by the phase of the senders' packets
+within one frame time ("traffic phase effects", Floyd and Jacobson 1992), in which any two runs
+differ. So an overload that lasts (scenarios/incast-long.yaml) ends differently each time, by whole
+timeouts. The main job is sized so that this luck changes no figure that is compared: the burst
+overflows the port once, all that was lost fits when it is sent again, and most of fifteen flows
+lose their last packet.
 """
 
 from __future__ import annotations
@@ -56,7 +56,9 @@ def test_without_loss(run: ScenarioRunner) -> None:
         assert_same(one, two, compared)
 
     run.at_two_dilations(
-        main_job({"message_size": "1 MiB"}, switch={"buffer": {"limit": "infinite"}}, variants=[]),
+        main_job(
+            {"message_size": "512 KiB"}, switch={"buffer": {"limit": "infinite"}}, variants=[]
+        ),
         dilation=12_000,
         check=check,
     )
@@ -81,17 +83,14 @@ def test_overflow_without_recovery(run: ScenarioRunner) -> None:
     )
 
 
-def test_overflow_with_recovery(run: ScenarioRunner) -> None:
-    """What was lost fits into the port when it is sent again, so that nothing is lost twice."""
+def test_main_job(run: ScenarioRunner) -> None:
+    """As it is, with both recoveries."""
 
     def check(one: RunResult, two: RunResult) -> None:
         for variant in one.variants:
             assert variant.metrics["dropped_packets"] > 50
-            assert variant.metrics["retransmitted_packets"] >= variant.metrics["dropped_packets"]
-        assert_same(one, two, ("dropped_packets", "dropped_bytes", "delivered_bytes"))
+            assert variant.metrics["timeouts"] > 0
+        compared = "completion_time_median", "completion_time_max", "goodput"
+        assert_same(one, two, (*compared, "dropped_packets", "dropped_bytes", "delivered_bytes"))
 
-    run.at_two_dilations(
-        main_job({"message_size": "192 KiB", "messages": 1}, switch={"buffer": {"limit": 512_000}}),
-        dilation=40_000,
-        check=check,
-    )
+    run.at_two_dilations(main_job({}), dilation=20_000, check=check)

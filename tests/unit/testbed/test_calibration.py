@@ -20,7 +20,7 @@ from traffic.workloads import create_workload, workload_class
 def make(senders: int = 7, rate: str = "400 Gbps", hop: str = "1 us"):
     kind = topology_kinds()["leaf-spine"]
     topology = kind().build(kind.parameters(link_rate=rate, hop_latency=hop))
-    parameters = workload_class("incast").Parameters(senders=senders, message_size="1 MiB")
+    parameters = workload_class("incast").Parameters(senders=senders, message_size="64 MiB")
     plan = create_workload("incast").plan(parameters, world_size=8, seed=1)
     return plan, topology
 
@@ -60,3 +60,19 @@ def test_a_short_round_trip_needs_a_larger_dilation_too():
 
 def test_the_unit_is_measured():
     assert 1e-8 < measure_unit() < 1e-3
+
+
+def test_a_short_run_is_slowed_down_for_accuracy_within_bounds():
+    from testbed.calibration import MOST_EXTRA, WALL_BUDGET
+    from traffic.bounds import lower_bound
+
+    _, topology = make()
+    parameters = workload_class("incast").Parameters(senders=7, message_size="256 KiB")
+    short = create_workload("incast").plan(parameters, world_size=8, seed=1)
+    long_plan, _ = make()
+    k, needed = (
+        choose_dilation(plan, topology, path_mtu=4096, unit=1.3e-6, cores=2)
+        for plan in (short, long_plan)
+    )
+    assert needed < k <= 1.1 * MOST_EXTRA * needed
+    assert k * lower_bound(short, link_rate=400e9) <= 1.1 * WALL_BUDGET

@@ -123,11 +123,11 @@ def test_payload_that_does_not_fit_into_memory_is_status_4(invoke, isolated, mon
     sizes = {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 2**18}  # 1 GiB
     monkeypatch.setattr(os, "sysconf", sizes.__getitem__)
     size = ("--set", "workload.messages=1", "--set", "workload.message_size=128 MiB")
-    status, out, err = invoke("run", "incast", *size)
+    status, out, err = invoke("run", "incast-long", *size)
     assert (status, out, one_line(err), calls) == (4, "", True, [])
     assert "the ranks of go-back-n need 1.8 GiB of memory" in err
     assert "this machine has 1.0 GiB in all" in err
-    assert invoke("run", "incast", *size, "--set", "workload.senders=2", "--quiet")[0] == 0
+    assert invoke("run", "incast-long", *size, "--set", "workload.senders=2", "--quiet")[0] == 0
 
 
 def test_no_namespaces_is_status_4_and_leaves_no_directory(invoke, isolated, tmp_path) -> None:

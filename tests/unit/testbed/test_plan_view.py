@@ -19,7 +19,7 @@ def shown(*overrides: str, name: str = "incast") -> str:
 
 
 def test_sizes_addresses_and_bounds() -> None:
-    text = shown("workload.messages=2", "workload.message_size=2 MiB")
+    text = shown("workload.messages=2", "workload.message_size=2 MiB", name="incast-long")
     assert "leaf-spine: 2 + 2 switches, 8 servers, 8 ranks, 12 links" in text
     assert "10.2.0.4" in text and "rank7-leaf2" in text
     assert "payload 29.4 MB" in text
