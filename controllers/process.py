@@ -158,8 +158,11 @@ class ControllerProcess:
             raise ControllerError("the controller was not started")
         status = self._status.fileno()
         ended = os.pidfd_open(self._process.pid)
+        waiter = select.poll()  # not select(): a fabric of many servers has many descriptors open
+        for descriptor in (status, ended):
+            waiter.register(descriptor, select.POLLIN)
         try:
-            readable, _, _ = select.select([status, ended], [], [], timeout)
+            readable = [descriptor for descriptor, _ in waiter.poll(timeout * 1000)]
         finally:
             os.close(ended)
         if status not in readable:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import resource
 import signal
 import sys
 import traceback
@@ -115,6 +116,9 @@ def _child(function: Callable[[], int], parent_alive: int, handled: Sequence[int
     _check(_libc.unshare(_CLONE_NEWNS), "unshare")
     _set_up_namespaces()
     _bring_up_loopback()
+    # a fabric of many servers needs more descriptors than the usual 1024
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     return function()
 
 

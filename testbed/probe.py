@@ -148,15 +148,18 @@ class Prober:
         """Send probes and wait for all of them; returns the wall time in seconds."""
         missing = Counter((p.destination, p.qp_num, p.hops) for p in probes)
         by_descriptor = {sockets[name].fileno(): name for name in {p.destination for p in probes}}
+        waiter = select.poll()
+        for descriptor in by_descriptor:
+            waiter.register(descriptor, select.POLLIN)
         start = time.perf_counter()
         for probe in probes:
             sockets[probe.source].send(probe.frame)
         while missing.total() > 0:
             left = TIMEOUT - (time.perf_counter() - start)
-            readable, _, _ = select.select(list(by_descriptor), (), (), max(0.0, left))
+            readable = waiter.poll(max(0.0, left) * 1000)
             if not readable:
                 raise ProbeError(self._lost(probes, missing))
-            for descriptor in readable:
+            for descriptor, _ in readable:
                 name = by_descriptor[descriptor]
                 for frame in sockets[name].receive():
                     key = (name, int.from_bytes(frame[_DEST_QP], "big"), 64 - frame[_TTL])

@@ -79,7 +79,8 @@ class Nic:
         losses: LossInjector | None = None,
     ) -> None:
         self._seconds_per_byte = 8.0 / rate
-        self._latency = [latency(hops) for hops in range(INITIAL_TTL)]
+        # a TTL is a byte, whatever a stranger puts into it
+        self._latency = [latency(hops) for hops in range(256)]
         self._lead = lead
         self._losses = losses if losses is not None and losses.active else None
         self._queue_pairs: dict[int, QueuePair] = {}
@@ -119,7 +120,7 @@ class Nic:
 
     def arrive(self, frame: bytes, now: float) -> None:
         """Take a frame off the wire; ``advance`` delivers it when its latency is over."""
-        hops = INITIAL_TTL - frame[_TTL]
+        hops = (INITIAL_TTL - frame[_TTL]) & 0xFF
         line = self._delay_lines.get(hops)
         if line is None:
             line = self._delay_lines[hops] = deque()

@@ -6,6 +6,7 @@ it talks to the runner over a pipe, so no control traffic touches the fabric.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import math
@@ -17,6 +18,7 @@ import traceback
 from array import array
 from dataclasses import dataclass
 from multiprocessing.connection import Connection as Pipe
+from pathlib import Path
 from typing import Final
 
 from testbed.activity import ActivityRow
@@ -112,8 +114,6 @@ class Server:
             rank.connect(peers)
         self._pipe.send("ready")
         self._pipe.recv()
-        gc.freeze()
-        gc.disable()
         for rank in self._ranks:
             rank.executor.start(0.0)
         self._loop()
@@ -211,6 +211,19 @@ class Server:
         )
 
 
+def _keep_only(pipe: Pipe, wake: int) -> tuple[Pipe, int]:
+    """Close all inherited descriptors but the standard streams, the pipe and the wake-up event.
+
+    Descriptors beyond 1023, which a runner with many servers has, do not fit into select().
+    """
+    kept = {0, 1, 2, pipe.fileno(), wake}
+    for entry in Path("/proc/self/fd").iterdir():
+        if int(entry.name) not in kept:
+            with contextlib.suppress(OSError):  # the one that lists the directory is gone already
+                os.close(int(entry.name))
+    return Pipe(os.dup(pipe.fileno())), os.dup(wake)
+
+
 def serve(
     settings: ServerSettings,
     plan: Plan,
@@ -224,7 +237,9 @@ def serve(
     An exception reaches the runner as its traceback, in a string, in place of the next message.
     """
     status = 1
+    gc.disable()  # what the runner left must not be closed behind our back
     try:
+        pipe, wake = _keep_only(pipe, wake)
         _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         _libc.prctl(_PR_SET_TIMERSLACK, 1000, 0, 0, 0)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
