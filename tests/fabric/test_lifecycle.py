@@ -399,6 +399,8 @@ def test_shell(before, tmp_path, end) -> None:
     shell = Terminal([*COMMAND, "shell", str(scenario), "--output", str(tmp_path / "runs")])
     prompt = "mininet> "
     shell.expect(prompt)
+    # readline prints its prompt before it listens; a ^C in between waits for the next key
+    time.sleep(1)
     shell.type("\x03")
     shell.expect(prompt)
     shell.type("server1 ping server2\n")
