@@ -8,7 +8,6 @@ REQUIREMENTS = [
     "Jinja2>=3.1",
     "PyYAML>=6.0",
     "matplotlib>=3.6",
-    "networkx>=3.0",
     "numpy>=1.24",
     "os-ken>=4.0",
     "pydantic>=2.6",

@@ -50,7 +50,6 @@ _PACKAGES = {  # import name: what for
     "scapy": "packet definitions, captures",
     "pyroute2": "queueing disciplines",
     "numpy": "payload and statistics",
-    "networkx": "topologies",
     "pydantic": "scenario files",
     "yaml": "scenario files",
     "rich": "progress and tables",
