@@ -10,11 +10,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from controllers.hashing import FiveTuple
 from controllers.process import ControllerProcess
 from controllers.program import write_program
-from controllers.schemes import create_scheme
-from controllers.table import FabricTables
 from testbed.activity import ActivityBoard
 from testbed.asic.mmu import UNLIMITED, BufferPolicy
 from testbed.capture import Capture
@@ -23,12 +20,13 @@ from testbed.fabric import Fabric
 from testbed.priority import Priority, set_priority
 from testbed.probe import Prober, ProbeResult
 from testbed.progress import ProgressReporter, Stage
+from testbed.routes import plan_routes
 from testbed.schema import Scenario
 from testbed.server_pool import ServerPool
 from testbed.telemetry import Telemetry
 from testbed.topology import Interface, Topology
 from traffic.faults import PacketDrop
-from traffic.plan import Connection, Plan
+from traffic.plan import Plan
 from traffic.server import RankReport
 from traffic.settings import LossSettings, PortSettings, ServerSettings, TransportSettings
 
@@ -77,18 +75,6 @@ class Measurements:
     """Why an unfinished run was stopped; empty if it came to its end."""
 
 
-def five_tuple(topology: Topology, connection: Connection, *, reverse: bool) -> FiveTuple:
-    """The 5-tuple of a connection's requests, or of its acknowledgements."""
-    source, destination = connection.source_rank, connection.destination_rank
-    if reverse:
-        source, destination = destination, source
-    return FiveTuple(
-        topology.nic(source).address,
-        topology.nic(destination).address,
-        connection.reverse_source_port if reverse else connection.source_port,
-    )
-
-
 class Experiment:
     """One variant. ``directory`` receives logs and captures; ``scratch`` sockets, short paths."""
 
@@ -122,25 +108,10 @@ class Experiment:
             directory=scratch,
             logs=self._logs,
         )
-        flows = [
-            five_tuple(topology, connection, reverse=reverse)
-            for connection in plan.connections
-            for reverse in (False, True)
-        ]
-        scheme = create_scheme(
-            scenario.routing.scheme, scenario.routing.parameters.model_dump(), seed=scenario.seed
-        )
-        self._entries = scheme.entries(topology, flows)
-        tables = FabricTables(topology, self._entries)
-        self._paths = {
-            (connection.index, reverse): tables.path_of(
-                five_tuple(topology, connection, reverse=reverse)
-            )
-            for connection in plan.connections
-            for reverse in (False, True)
-        }
+        routes = plan_routes(scenario, topology, plan)
+        self._paths = routes.paths
         program = self._logs / "program.json"
-        write_program(program, topology, self._entries)
+        write_program(program, topology, routes.entries)
         self._controller = ControllerProcess(program, log=self._logs / "controller.log")
 
     def build(self) -> ProbeResult:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from controllers.hashing import ROCE_PORT, FiveTuple
-from controllers.schemes import create_scheme
-from controllers.table import FabricTables
 from testbed.calibration import choose_dilation, measure_unit
 from testbed.report.quantities import format_quantity
+from testbed.routes import plan_routes
 from testbed.scenario import Scenario, build_topology, plan_traffic, resolve_variants
 from testbed.topology import Topology
 from traffic.bounds import lower_bound
-from traffic.plan import Connection, Plan
+from traffic.plan import Plan
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -41,20 +39,8 @@ def print_plan(scenario: Scenario, console: Console) -> None:
 
 def predicted_paths(scenario: Scenario, topology: Topology, plan: Plan) -> list[list[str]]:
     """For each connection the transmitting interfaces on its requests' path, in order."""
-    flows = [_five_tuple(topology, connection) for connection in plan.connections]
-    parameters = scenario.routing.parameters.model_dump()
-    scheme = create_scheme(scenario.routing.scheme, parameters, seed=scenario.seed)
-    tables = FabricTables(topology, scheme.entries(topology, flows))
-    return [tables.path_of(flow) for flow in flows]
-
-
-def _five_tuple(topology: Topology, connection: Connection) -> FiveTuple:
-    return FiveTuple(
-        topology.nic(connection.source_rank).address,
-        topology.nic(connection.destination_rank).address,
-        connection.source_port,
-        ROCE_PORT,
-    )
+    paths = plan_routes(scenario, topology, plan).paths
+    return [paths[connection.index, False] for connection in plan.connections]
 
 
 def _print_topology(topology: Topology, console: Console) -> None:

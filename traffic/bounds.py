@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 
+from traffic.codec import FRAME_OVERHEAD
 from traffic.plan import Op, OpKind, Plan
 from traffic.schedule import execution_order, match_messages
 
-ETHERNET_OVERHEAD = 24
+ETHERNET_OVERHEAD = FRAME_OVERHEAD
 """Preamble and start 8, frame check sequence 4, gap 12 bytes (IEEE 802.3)."""
 
 PACKET_HEADERS = 14 + 20 + 8 + 12 + 4
