@@ -92,9 +92,9 @@ def _print_traffic(scenario: Scenario, topology: Topology, plan: Plan, console: 
 
 
 def _print_figures(scenario: Scenario, topology: Topology, plan: Plan, console: Console) -> None:
-    ranks = range(len(topology.ranks))
     nic = topology.nic(0)
-    latency = topology.one_way_latency(min(topology.switch_hops(0, rank) for rank in ranks))
+    hops = (topology.switch_hops(c.source_rank, c.destination_rank) for c in plan.connections)
+    latency = topology.one_way_latency(min(hops, default=1))
     mtu = scenario.nic.path_mtu
     bound = lower_bound(plan, link_rate=nic.rate, path_mtu=mtu, latency=latency)
     console.print(

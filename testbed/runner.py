@@ -221,7 +221,12 @@ def _summarise(topology: Topology) -> TopologySummary:
         rates.setdefault(kind, interface.rate)
     first = 0
     farthest = max(
-        (topology.switch_hops(first, rank.rank) for rank in topology.ranks[1:]), default=1
+        (
+            topology.switch_hops(first, rank.rank)
+            for rank in topology.ranks[1:]
+            if topology.connected(first, rank.rank)
+        ),
+        default=1,
     )
     return TopologySummary(
         name=topology.name,

@@ -10,14 +10,15 @@ from testbed.topology.base import (
     Node,
     NodeKind,
     Rank,
+    RankRole,
     Topology,
-    TopologyBuilder,
     TopologyError,
     TopologyKind,
     TopologyParameters,
     register_topology,
     topology_kinds,
 )
+from testbed.topology.builder import TopologyBuilder
 
 for _module in pkgutil.iter_modules(__path__):
     importlib.import_module(f"{__name__}.{_module.name}")
@@ -27,6 +28,7 @@ __all__ = [
     "Node",
     "NodeKind",
     "Rank",
+    "RankRole",
     "Topology",
     "TopologyBuilder",
     "TopologyError",

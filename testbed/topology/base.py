@@ -7,9 +7,10 @@ Rates are in bit/s and times in seconds, both emulated (real hardware units, bef
 from __future__ import annotations
 
 import abc
-import ipaddress
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import Enum, StrEnum
+from functools import cached_property
 from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict
@@ -38,13 +39,23 @@ class NodeKind(Enum):
     SWITCH = "switch"
 
 
+class RankRole(StrEnum):
+    """What stands behind a NIC: a GPU, a storage server, or a GPU server's front-end network."""
+
+    GPU = "gpu"
+    STORAGE = "storage"
+    FRONT_END = "front-end"
+
+
 @dataclass(frozen=True, slots=True)
 class Node:
     """A switch or a server.
 
-    ``tier`` counts from the servers: 0 server, 1 leaf, 2 spine. ``index`` counts from 0 within
-    its tier; names count from 1 (``leaf1``, ``spine1``, ``server1``). ``datapath_id`` and
-    ``router_mac`` are set for switches only.
+    ``tier`` counts from the servers: 0 server, 1 leaf, 2 spine, 3 core. ``index`` counts from 0
+    within its tier; names count from 1 (``leaf1``, ``spine1``, ``server1``). ``datapath_id`` and
+    ``router_mac`` are set for switches only. ``plane`` is the forwarding plane of a switch in a
+    fabric of several, from 0. ``group`` names the AI zone, segment, pod or network that the node
+    belongs to, or is empty.
     """
 
     name: str
@@ -53,6 +64,8 @@ class Node:
     index: int
     datapath_id: int = 0
     router_mac: str = ""
+    plane: int = 0
+    group: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +73,8 @@ class Interface:
     """One end of a link; its transmit queue is a port of the switch model.
 
     ``rate`` is the transmit rate in bit/s. ``port`` is the OpenFlow port number on a switch and 0
-    on a server. ``address`` is set on NIC interfaces only.
+    on a server. ``address`` is set on NIC interfaces only; the ports of one NIC share it and the
+    MAC, as dual-ToR NICs do (HPN, SIGCOMM'24, section 4: one IP, MAC and QP context).
     """
 
     name: str
@@ -76,12 +90,17 @@ class Interface:
 
 @dataclass(frozen=True, slots=True)
 class Rank:
-    """One GPU and its NIC. ``interfaces`` are the names of the NIC's ports, first one default."""
+    """One NIC and what it serves. ``interfaces`` are the NIC's ports, the first one default.
+
+    GPUs have the first ranks, 0 to WORLD_SIZE - 1; storage servers and front-end NICs follow.
+    ``local_rank`` counts within the server and the role.
+    """
 
     rank: int
     local_rank: int
     server: str
     interfaces: tuple[str, ...]
+    role: RankRole = RankRole.GPU
 
 
 @dataclass(frozen=True)
@@ -100,7 +119,7 @@ class Topology:
     hop_latency: float
     nic_latency: float
     prefixes: dict[str, str] = field(default_factory=dict)
-    """Leaf switch name -> IPv4 prefix of the NICs below it."""
+    """Leaf switch name -> IPv4 prefix of the NICs below it; leaves that share NICs share it."""
 
     @property
     def switches(self) -> list[Node]:
@@ -112,32 +131,98 @@ class Topology:
         """All servers, in rank order."""
         return [n for n in self.nodes.values() if n.kind is NodeKind.SERVER]
 
+    @property
+    def gpu_ranks(self) -> tuple[Rank, ...]:
+        """The ranks that are GPUs: 0 to WORLD_SIZE - 1."""
+        return self.ranks_of(RankRole.GPU)
+
+    def ranks_of(self, role: RankRole) -> tuple[Rank, ...]:
+        """All ranks of a role, in rank order."""
+        return tuple(rank for rank in self.ranks if rank.role is role)
+
     def interfaces_of(self, node: str) -> list[Interface]:
         """Interfaces of a node in port order."""
-        return [i for i in self.interfaces.values() if i.node == node]
+        return list(self._interfaces_by_node.get(node, ()))
 
     def nic(self, rank: int, port: int = 0) -> Interface:
         """The NIC interface of a rank."""
         return self.interfaces[self.ranks[rank].interfaces[port]]
 
+    def nic_ports(self, rank: int) -> tuple[Interface, ...]:
+        """All ports of a rank's NIC."""
+        return tuple(self.interfaces[name] for name in self.ranks[rank].interfaces)
+
     def rank_of_address(self, address: str) -> int:
         """The rank whose NIC owns an IPv4 address. Raises KeyError."""
-        for rank in self.ranks:
-            if any(self.interfaces[name].address == address for name in rank.interfaces):
-                return rank.rank
-        raise KeyError(address)
+        return self._rank_by_address[address]
 
     def leaf_of(self, rank: int, port: int = 0) -> str:
         """Name of the leaf switch that a rank's NIC port is wired to."""
         return self.nic(rank, port).peer_node
 
+    def connected(self, source: int, destination: int) -> bool:
+        """Whether a path leads from one rank's first NIC port to another's."""
+        return self._switches_between(self.leaf_of(source), self.leaf_of(destination)) is not None
+
     def switch_hops(self, source: int, destination: int) -> int:
-        """Number of switches on a shortest path between two ranks' first NIC ports."""
-        return 1 if self.leaf_of(source) == self.leaf_of(destination) else 3
+        """Number of switches on a shortest up/down path between two ranks' first NIC ports.
+
+        Raises TopologyError if they are on networks that are not joined.
+        """
+        hops = self._switches_between(self.leaf_of(source), self.leaf_of(destination))
+        if hops is None:
+            raise TopologyError(f"no path leads from rank {source} to rank {destination}")
+        return hops
 
     def one_way_latency(self, switch_hops: int) -> float:
         """Propagation and switching time in seconds for a path over so many switches."""
         return self.nic_latency + switch_hops * self.hop_latency
+
+    def _switches_between(self, first: str, second: str) -> int | None:
+        """Switches on a shortest path that climbs and then descends; None if there is none."""
+        pair = (first, second)
+        if pair not in self._path_lengths:
+            ascents = self._ascent(first), self._ascent(second)
+            tops = ascents[0].keys() & ascents[1].keys()
+            lengths = [ascents[0][top] + ascents[1][top] + 1 for top in tops]
+            self._path_lengths[pair] = min(lengths, default=None)
+        return self._path_lengths[pair]
+
+    def _ascent(self, leaf: str) -> Mapping[str, int]:
+        """Switch -> links climbed from a leaf to it, for all that can be reached by climbing."""
+        if leaf not in self._ascents:
+            climbed = {leaf: 0}
+            frontier = [leaf]
+            while frontier:
+                above = []
+                for name in frontier:
+                    for interface in self._interfaces_by_node[name]:
+                        peer = self.nodes[interface.peer_node]
+                        if peer.tier > self.nodes[name].tier and peer.name not in climbed:
+                            climbed[peer.name] = climbed[name] + 1
+                            above.append(peer.name)
+                frontier = above
+            self._ascents[leaf] = climbed
+        return self._ascents[leaf]
+
+    @cached_property
+    def _interfaces_by_node(self) -> dict[str, list[Interface]]:
+        found: dict[str, list[Interface]] = {name: [] for name in self.nodes}
+        for interface in self.interfaces.values():
+            found[interface.node].append(interface)
+        return found
+
+    @cached_property
+    def _rank_by_address(self) -> dict[str, int]:
+        return {self.nic(rank.rank).address: rank.rank for rank in self.ranks}
+
+    @cached_property
+    def _ascents(self) -> dict[str, Mapping[str, int]]:
+        return {}
+
+    @cached_property
+    def _path_lengths(self) -> dict[tuple[str, str], int | None]:
+        return {}
 
 
 class TopologyParameters(BaseModel):
@@ -169,117 +254,3 @@ def register_topology(kind: type[TopologyKind]) -> type[TopologyKind]:
 def topology_kinds() -> dict[str, type[TopologyKind]]:
     """All registered topology families by name."""
     return dict(_registry)
-
-
-class TopologyBuilder:
-    """Collects nodes and links and hands out names, ports, addresses and interface indices."""
-
-    def __init__(self, name: str, *, hop_latency: float, nic_latency: float) -> None:
-        self._name = name
-        self._hop_latency = hop_latency
-        self._nic_latency = nic_latency
-        self._nodes: dict[str, Node] = {}
-        self._interfaces: dict[str, Interface] = {}
-        self._ports: dict[str, int] = {}
-        self._ranks: list[Rank] = []
-        self._prefixes: dict[str, str] = {}
-        self._hosts_below: dict[str, int] = {}
-
-    def switch(self, stem: str, *, tier: int, index: int) -> str:
-        """Add a switch named ``stem`` + (index + 1)."""
-        name = f"{stem}{index + 1}"
-        number = len([n for n in self._nodes.values() if n.kind is NodeKind.SWITCH]) + 1
-        self._nodes[name] = Node(
-            name,
-            NodeKind.SWITCH,
-            tier,
-            index,
-            datapath_id=number,
-            router_mac=f"02:01:00:00:{number >> 8:02x}:{number & 255:02x}",
-        )
-        if tier == 1:
-            self._prefixes[name] = f"10.{index + 1}.0.0/16"
-        return name
-
-    def server(self, index: int) -> str:
-        """Add a server."""
-        name = f"server{index + 1}"
-        self._nodes[name] = Node(name, NodeKind.SERVER, 0, index)
-        return name
-
-    def link(self, lower: str, upper: str, *, up_rate: float, down_rate: float) -> None:
-        """Wire two switches; ``up_rate`` is what ``lower`` transmits at."""
-        self._wire(f"{lower}-{upper}", lower, up_rate, f"{upper}-{lower}", upper, down_rate)
-
-    def rank(self, server: str, local_rank: int, leaves: list[str], *, rate: float) -> int:
-        """Add a GPU with one NIC port to each of ``leaves``; returns its rank."""
-        number = len(self._ranks)
-        names = []
-        for leaf in leaves:
-            slot = self._hosts_below.get(leaf, 0)
-            self._hosts_below[leaf] = slot + 1
-            leaf_number = self._nodes[leaf].index + 1
-            address = f"10.{leaf_number}.{slot // 250}.{slot % 250 + 1}"
-            name = f"rank{number}-{leaf}"
-            self._wire(name, server, rate, f"{leaf}-rank{number}", leaf, rate, address=address)
-            names.append(name)
-        self._ranks.append(Rank(number, local_rank, server, tuple(names)))
-        return number
-
-    def build(self) -> Topology:
-        """Check the limits that every fabric has and return it. Raises TopologyError."""
-        for node, count in self._ports.items():
-            if self._nodes[node].kind is NodeKind.SWITCH and count > SWITCH_PORT_LIMIT:
-                raise TopologyError(
-                    f"topology: {node} would need {count} ports; "
-                    f"a switch has at most {SWITCH_PORT_LIMIT}"
-                )
-        return Topology(
-            name=self._name,
-            nodes=self._nodes,
-            interfaces=self._interfaces,
-            ranks=tuple(self._ranks),
-            hop_latency=self._hop_latency,
-            nic_latency=self._nic_latency,
-            prefixes=self._prefixes,
-        )
-
-    def _wire(
-        self,
-        a: str,
-        a_node: str,
-        a_rate: float,
-        b: str,
-        b_node: str,
-        b_rate: float,
-        *,
-        address: str = "",
-    ) -> None:
-        for name, node, peer, peer_node, rate, own in (
-            (a, a_node, b, b_node, a_rate, address),
-            (b, b_node, a, a_node, b_rate, ""),
-        ):
-            if len(name) > INTERFACE_NAME_LIMIT:
-                raise TopologyError(
-                    f"topology: interface name {name!r} is longer than "
-                    f"{INTERFACE_NAME_LIMIT} characters"
-                )
-            is_switch = self._nodes[node].kind is NodeKind.SWITCH
-            self._ports[node] = self._ports.get(node, 0) + 1
-            number = len(self._interfaces)
-            if own:
-                packed = ipaddress.IPv4Address(own).packed
-                mac = "02:00:" + ":".join(f"{byte:02x}" for byte in packed)
-            else:
-                mac = f"02:02:00:00:{number >> 8:02x}:{number & 255:02x}"
-            self._interfaces[name] = Interface(
-                name=name,
-                node=node,
-                ifindex=IFINDEX_BASE + number,
-                mac=mac,
-                peer=peer,
-                peer_node=peer_node,
-                rate=rate,
-                port=self._ports[node] if is_switch else 0,
-                address=own,
-            )

@@ -9,12 +9,12 @@ from pydantic import Field
 from testbed.topology.base import (
     SWITCH_PORT_LIMIT,
     Topology,
-    TopologyBuilder,
     TopologyError,
     TopologyKind,
     TopologyParameters,
     register_topology,
 )
+from testbed.topology.builder import TopologyBuilder
 from testbed.units import BitRate, Duration
 
 
