@@ -29,7 +29,7 @@ from pydantic_core import PydanticCustomError
 from testbed import registries
 from testbed.expect import NAME, RESERVED_NAMES
 from testbed.registries import suggestion
-from testbed.units import Duration, Size, parse_duration, parse_size
+from testbed.units import BitRate, Duration, Size, parse_duration, parse_size
 from traffic.plan import WorkloadParameters
 
 DILATION_LIMIT = 1e9
@@ -256,8 +256,60 @@ class DropFault(Section):
     )
 
 
+class _Outage(Section):
+    """From when to when something is down."""
+
+    down: Duration = Field(description="emulated time at which it goes down")
+    up: Duration | None = Field(default=None, description="when it comes back; null: never")
+
+    @model_validator(mode="after")
+    def _down_before_up(self) -> Self:
+        if self.up is not None and not self.down < self.up:
+            raise PydanticCustomError(
+                "down_after_up",
+                "{up} is not after down ({down}); allowed: any later time, or null for never",
+                {"field": "up", "up": f"{self.up:g} s", "down": f"{self.down:g} s"},
+            )
+        return self
+
+
+class LinkFault(_Outage):
+    """One entry of `faults.links`: a cut cable. Names one of the link's two interfaces."""
+
+    link: str = Field(description="such as leaf1-spine1, or rank0-leaf1 for a NIC's")
+
+
+class SwitchFault(_Outage):
+    """One entry of `faults.switches`: a switch without power; all of its links are down."""
+
+    switch: str
+
+
+class FlapFault(Section):
+    """One entry of `faults.flaps`: a link that is down for the first half of every period."""
+
+    link: str
+    at: Duration
+    period: Duration = Field(gt=0)
+    count: Integer = Field(default=1, ge=1, le=1000, description="how often it goes down")
+
+
+class SlowFault(Section):
+    """One entry of `faults.slow`: a link that transmits slower, both ways, than it was built to."""
+
+    link: str
+    rate: BitRate
+    at: Duration = 0.0
+
+
+class ControllerFault(Section):
+    """One entry of `faults.controller`: the controller is killed and started again."""
+
+    restart: Duration = Field(description="emulated time")
+
+
 class Faults(Section):
-    """`faults`: losses that the experiment wants, apart from those of full queues."""
+    """`faults`: what the experiment breaks, apart from what full queues lose by themselves."""
 
     drop: tuple[DropFault, ...] = ()
     loss: Real = Field(
@@ -267,6 +319,32 @@ class Faults(Section):
         allow_inf_nan=False,
         description="probability per data packet, from seed",
     )
+    links: tuple[LinkFault, ...] = ()
+    switches: tuple[SwitchFault, ...] = ()
+    flaps: tuple[FlapFault, ...] = ()
+    slow: tuple[SlowFault, ...] = ()
+    controller: tuple[ControllerFault, ...] = ()
+    detection: Duration = Field(
+        default=10e-6,
+        description="until both ends of a link know, and a switch uses its other ports",
+    )
+    convergence: Duration = Field(
+        default=100e-6, description="until every switch has the entries that fit the new links"
+    )
+
+    @model_validator(mode="after")
+    def _local_before_global(self) -> Self:
+        if self.convergence < self.detection:
+            raise PydanticCustomError(
+                "convergence_before_detection",
+                "{convergence} is shorter than detection ({detection}); allowed: that or longer",
+                {
+                    "field": "convergence",
+                    "convergence": f"{self.convergence:g} s",
+                    "detection": f"{self.detection:g} s",
+                },
+            )
+        return self
 
 
 class Telemetry(Section):
