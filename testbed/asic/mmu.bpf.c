@@ -4,53 +4,19 @@
  * Every interface of the fabric has `enqueue` on its clsact egress hook, in front of the scheduler,
  * and `dequeue` on its clsact ingress hook, where a frame has left the queue of the interface at the
  * other end of the link. Depth is what was enqueued less what was dequeued, so it is counted, never
- * sampled or estimated. All counters sit in one mmapable array, indexed by
- * ifindex - ifindex_base, which user space reads without a system call.
- *
- * The layout of struct port is mirrored by PORT_DTYPE in testbed/asic/mmu.py.
+ * sampled or estimated.
  */
+#include <stdbool.h>
 #include <stddef.h>
 
-#include <linux/bpf.h>
-#include <linux/if_ether.h>
-#include <linux/in.h>
-#include <linux/ip.h>
 #include <linux/pkt_cls.h>
-#include <linux/udp.h>
 
-#include <bpf/bpf_endian.h>
-#include <bpf/bpf_helpers.h>
+#include "ports.bpf.h"
 
-#define ROCE_UDP_PORT 4791
-#define BTH_BYTES 12
 #define ECN_CE 3
-#define LAST_REQUEST_OPCODE 0x0b /* RDMA WRITE ONLY with immediate: IBTA 9.2 */
-
-enum traffic_class { CLASS_DATA, CLASS_CONTROL, CLASS_OTHER, CLASSES };
+#define VLAN_PRIORITY 0xe000 /* the PCP field of a tag */
 
 enum drop_reason { REASON_PORT_LIMIT = 1 };
-
-struct count {
-	__u64 packets;
-	__u64 bytes;
-};
-
-struct port {
-	/* configuration, written by user space */
-	__u64 limit; /* bytes; ~0 is infinite */
-	__u64 ecn_threshold; /* bytes; ~0 is off */
-	__u32 peer; /* index of the interface at the other end */
-	__u32 is_nic;
-	/* state */
-	__u64 max_depth; /* bytes */
-	__u64 marked;
-	__u64 lost_records;
-	struct count enqueued[CLASSES];
-	struct count dequeued[CLASSES];
-	struct count dropped[CLASSES];
-	__u64 enqueued_bytes;
-	__u64 dequeued_bytes;
-};
 
 struct drop_record {
 	__u64 time; /* CLOCK_MONOTONIC, ns */
@@ -67,38 +33,44 @@ struct drop_record {
 };
 
 struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, 8192);
-	__type(key, __u32);
-	__type(value, struct port);
-} ports SEC(".maps");
-
-struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 8 << 20);
 } drops SEC(".maps");
 
 const volatile __u32 ifindex_base = 10000;
 
-struct headers {
-	struct ethhdr ethernet;
-	struct iphdr ip;
-	struct udphdr udp;
-	__u8 bth[BTH_BYTES];
-} __attribute__((packed));
+struct frame {
+	struct packet packet;
+	enum traffic_class class;
+	__u32 ip; /* offset of the IPv4 header; 0 if the frame has none */
+	__u32 bytes; /* on the wire, without preamble, FCS and gap */
+};
 
-static __always_inline enum traffic_class classify(struct __sk_buff *skb, struct headers *headers)
+/* A tag is in the data where Open vSwitch sends a frame, but in skb->vlan_tci, outside skb->len, where
+ * the kernel has received one. On ingress from a NIC only a tag with a priority was on the wire:
+ * the hash engine, whose labels have none, has pushed any other one a moment ago. */
+static __always_inline void parse(struct __sk_buff *skb, struct frame *frame, bool label_is_new)
 {
-	if (bpf_skb_load_bytes(skb, 0, headers, sizeof(*headers)))
-		return CLASS_OTHER;
-	if (headers->ethernet.h_proto != bpf_htons(ETH_P_IP) || headers->ip.ihl != 5 ||
-	    headers->ip.protocol != IPPROTO_UDP || headers->udp.dest != bpf_htons(ROCE_UDP_PORT))
-		return CLASS_OTHER;
-	/* the opcode's upper three bits are the transport: RC 000, UC 001, CNP 100 */
-	if ((headers->bth[0] >> 5) <= 1 && (headers->bth[0] & 0x1f) <= LAST_REQUEST_OPCODE)
-		return CLASS_DATA;
-	return CLASS_CONTROL;
+	__u32 ip = ETH_HLEN;
+	__be16 protocol;
+
+	frame->class = CLASS_OTHER;
+	frame->ip = 0;
+	frame->bytes = skb->len;
+	if (skb->vlan_present && !(label_is_new && !(skb->vlan_tci & VLAN_PRIORITY)))
+		frame->bytes += TAG_BYTES;
+	if (bpf_skb_load_bytes(skb, offsetof(struct ethhdr, h_proto), &protocol, sizeof(protocol)))
+		return;
+	if (protocol == bpf_htons(ETH_P_8021Q)) {
+		ip += TAG_BYTES;
+		if (bpf_skb_load_bytes(skb, ip - sizeof(protocol), &protocol, sizeof(protocol)))
+			return;
+	}
+	if (protocol != bpf_htons(ETH_P_IP) ||
+	    bpf_skb_load_bytes(skb, ip, &frame->packet, sizeof(frame->packet)))
+		return;
+	frame->ip = ip;
+	frame->class = class_of(&frame->packet);
 }
 
 static __always_inline void count(struct count *counts, enum traffic_class class, __u32 bytes)
@@ -112,14 +84,10 @@ static __always_inline void count(struct count *counts, enum traffic_class class
 	__sync_fetch_and_add(&counts[index].bytes, bytes);
 }
 
-static __always_inline __u32 u24(const __u8 *bytes)
-{
-	return (bytes[0] << 16) | (bytes[1] << 8) | bytes[2];
-}
-
 static __always_inline void record_drop(struct __sk_buff *skb, struct port *port,
-					struct headers *headers, enum traffic_class class, __u64 depth)
+					const struct frame *frame, __u64 depth)
 {
+	const struct packet *packet = &frame->packet;
 	struct drop_record *record = bpf_ringbuf_reserve(&drops, sizeof(*record), 0);
 
 	if (!record) {
@@ -129,61 +97,60 @@ static __always_inline void record_drop(struct __sk_buff *skb, struct port *port
 	record->time = bpf_ktime_get_ns();
 	record->ifindex = skb->ifindex;
 	record->reason = REASON_PORT_LIMIT;
-	record->source = headers->ip.saddr;
-	record->destination = headers->ip.daddr;
-	record->source_port = bpf_ntohs(headers->udp.source);
-	record->opcode = class == CLASS_OTHER ? 0xffffffff : headers->bth[0];
-	record->destination_qp = u24(&headers->bth[5]);
-	record->psn = u24(&headers->bth[9]);
-	record->bytes = skb->len;
+	record->source = packet->ip.saddr;
+	record->destination = packet->ip.daddr;
+	record->source_port = bpf_ntohs(packet->udp.source);
+	record->opcode = frame->class == CLASS_OTHER ? 0xffffffff : packet->bth[0];
+	record->destination_qp = u24(&packet->bth[5]);
+	record->psn = u24(&packet->bth[9]);
+	record->bytes = frame->bytes;
 	record->depth = depth;
 	bpf_ringbuf_submit(record, BPF_RB_NO_WAKEUP);
 }
 
 /* Not bpf_skb_ecn_set_ce(): it trusts the network header's offset, which frames from a packet socket
  * do not have set. */
-static __always_inline int mark(struct __sk_buff *skb, const struct headers *headers)
+static __always_inline int mark(struct __sk_buff *skb, const struct frame *frame)
 {
-	const __u32 offset = offsetof(struct headers, ip) + offsetof(struct iphdr, tos);
-	__u8 tos = headers->ip.tos | ECN_CE;
+	const struct iphdr *ip = &frame->packet.ip;
+	__u8 tos = ip->tos | ECN_CE;
 
-	if (headers->ethernet.h_proto != bpf_htons(ETH_P_IP) || !(headers->ip.tos & ECN_CE) ||
-	    tos == headers->ip.tos)
+	if (!frame->ip || !(ip->tos & ECN_CE) || tos == ip->tos)
 		return 0; /* not ECN-capable, or marked already */
 	/* the checksum's word is version, header length and TOS */
-	if (bpf_l3_csum_replace(skb, offsetof(struct headers, ip) + offsetof(struct iphdr, check),
-				bpf_htons(0x4500 | headers->ip.tos), bpf_htons(0x4500 | tos), 2))
+	if (bpf_l3_csum_replace(skb, frame->ip + offsetof(struct iphdr, check),
+				bpf_htons(0x4500 | ip->tos), bpf_htons(0x4500 | tos), 2))
 		return 0;
-	return bpf_skb_store_bytes(skb, offset, &tos, sizeof(tos), 0) == 0;
+	return bpf_skb_store_bytes(skb, frame->ip + offsetof(struct iphdr, tos), &tos, sizeof(tos),
+				   0) == 0;
 }
 
 SEC("tc")
 int enqueue(struct __sk_buff *skb)
 {
-	struct headers headers = {};
+	struct frame frame = {};
 	__u32 index = skb->ifindex - ifindex_base;
 	struct port *port = bpf_map_lookup_elem(&ports, &index);
-	enum traffic_class class;
 	__u64 depth;
 
 	if (!port)
 		return TC_ACT_OK;
-	class = classify(skb, &headers);
+	parse(skb, &frame, false);
 	/* read dequeued first: a frame that leaves in between makes depth too large, never negative */
 	depth = *(volatile __u64 *)&port->dequeued_bytes;
 	depth = *(volatile __u64 *)&port->enqueued_bytes - depth;
-	if (depth + skb->len > port->limit) {
-		count(port->dropped, class, skb->len);
-		record_drop(skb, port, &headers, class, depth);
+	if (depth + frame.bytes > port->limit) {
+		count(port->dropped, frame.class, frame.bytes);
+		record_drop(skb, port, &frame, depth);
 		/* not TC_ACT_SHOT: the sender would get ENOBUFS, and Open vSwitch then throws away
 		 * the rest of its batch without counting it */
 		return TC_ACT_STOLEN;
 	}
-	if (depth >= port->ecn_threshold && mark(skb, &headers))
+	if (depth >= port->ecn_threshold && mark(skb, &frame))
 		__sync_fetch_and_add(&port->marked, 1);
-	depth += skb->len;
-	__sync_fetch_and_add(&port->enqueued_bytes, skb->len);
-	count(port->enqueued, class, skb->len);
+	depth += frame.bytes;
+	__sync_fetch_and_add(&port->enqueued_bytes, frame.bytes);
+	count(port->enqueued, frame.class, frame.bytes);
 	if (depth > port->max_depth)
 		port->max_depth = depth;
 	return TC_ACT_OK;
@@ -192,11 +159,10 @@ int enqueue(struct __sk_buff *skb)
 SEC("tc")
 int dequeue(struct __sk_buff *skb)
 {
-	struct headers headers = {};
+	struct frame frame = {};
 	__u32 index = skb->ifindex - ifindex_base;
 	struct port *port = bpf_map_lookup_elem(&ports, &index);
 	struct port *sender;
-	enum traffic_class class;
 
 	if (!port)
 		return TC_ACT_OK;
@@ -204,12 +170,12 @@ int dequeue(struct __sk_buff *skb)
 	sender = bpf_map_lookup_elem(&ports, &index);
 	if (!sender)
 		return TC_ACT_OK;
-	class = classify(skb, &headers);
-	count(sender->dequeued, class, skb->len);
-	__sync_fetch_and_add(&sender->dequeued_bytes, skb->len);
+	parse(skb, &frame, sender->is_nic);
+	count(sender->dequeued, frame.class, frame.bytes);
+	__sync_fetch_and_add(&sender->dequeued_bytes, frame.bytes);
 	/* the NIC has its copy through its packet socket already; the kernel's IP stack would only
 	 * spend time on it and answer with ICMP port unreachable */
-	if (port->is_nic && class != CLASS_OTHER)
+	if (port->is_nic && frame.class != CLASS_OTHER)
 		return TC_ACT_STOLEN;
 	return TC_ACT_OK;
 }

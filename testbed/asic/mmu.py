@@ -46,7 +46,7 @@ PORT_DTYPE = np.dtype(
         ("dequeued_bytes", "<u8"),
     ]
 )
-"""Layout of ``struct port`` in mmu.bpf.c."""
+"""Layout of ``struct port`` in ports.bpf.h."""
 
 _MAX_PORTS = 8192
 _RING_BYTES = 8 << 20
