@@ -22,7 +22,8 @@ from testbed.overrides import OverrideError, apply_overrides, parse_assignment
 from testbed.schema import Scenario
 from testbed.strict_yaml import StrictYamlError, read_mapping
 from testbed.topology import Topology, TopologyError, topology_kinds
-from traffic.plan import Plan, PlanError, SourcePortPolicy
+from traffic.locations import rank_locations
+from traffic.plan import MessageStrategy, Plan, PlanError, QpScaling, SourcePortPolicy
 
 __all__ = [
     "DEFAULT_VARIANT",
@@ -139,7 +140,8 @@ def plan_traffic(scenario: Scenario, topology: Topology) -> Plan:
             choice.parameters,
             world_size=len(topology.ranks),
             seed=scenario.seed,
-            source_port_policy=SourcePortPolicy(scenario.nic.source_port_policy),
+            qp_scaling=_qp_scaling(scenario),
+            locations=rank_locations(topology),
         )
     except PlanError as error:
         field = str(error).split(":")[0]
@@ -152,6 +154,17 @@ def plan_traffic(scenario: Scenario, topology: Topology) -> Plan:
                 f"{len(plan.connections)} connections, counted from 0"
             )
     return plan
+
+
+def _qp_scaling(scenario: Scenario) -> QpScaling:
+    nic = scenario.nic
+    return QpScaling(
+        qps_per_connection=nic.qps_per_connection,
+        message_strategy=MessageStrategy(nic.message_strategy),
+        source_port_policy=SourcePortPolicy(nic.source_port_policy),
+        source_ports=nic.source_ports,
+        flowlet_gap=nic.flowlet_gap,
+    )
 
 
 def expectations(scenario: Scenario) -> list[Expectation]:

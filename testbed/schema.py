@@ -220,9 +220,39 @@ class Nic(Section):
         le=2**22,
         description="unacknowledged packets per queue pair; null: no limit",
     )
-    source_port_policy: Literal["per-qp", "per-pair"] = Field(
+    qps_per_connection: Integer = Field(
+        default=1, ge=1, le=128, description="queue pairs that share the messages of a connection"
+    )
+    message_strategy: Literal["split", "round-robin", "least-outstanding"] = Field(
+        default="round-robin",
+        description="split: every message over all queue pairs; round-robin: whole messages in "
+        "turn; least-outstanding: whole messages on the one with the fewest bytes outstanding",
+    )
+    source_port_policy: Literal["per-qp", "per-pair", "per-flowlet", "per-packet"] = Field(
         default="per-qp",
         description="what the UDP source port, and with it an ECMP path, depends on",
+    )
+    source_ports: Integer = Field(
+        default=16,
+        ge=1,
+        le=256,
+        description="ports that a queue pair cycles through, per flowlet or per packet",
+    )
+    flowlet_gap: Duration = Field(
+        default=256e-6,
+        description="idle time of a queue pair after which its next packet begins a flowlet",
+    )
+    reordering_threshold: Integer = Field(
+        default=1,
+        ge=1,
+        le=2**15,
+        description="selective-repeat takes a packet for lost when one sent so many packets later "
+        "has arrived; 1: at once, as on paths that keep the order",
+    )
+    reordering_timeout: Duration = Field(
+        default=100e-6,
+        gt=0,
+        description="selective-repeat waits no longer than this for what is below the threshold",
     )
 
     @model_validator(mode="after")

@@ -59,10 +59,48 @@ class Operation(StrEnum):
 
 
 class SourcePortPolicy(StrEnum):
-    """Which packets of a NIC share a UDP source port, and thus an ECMP path."""
+    """Which packets of a NIC share a UDP source port, and thus an ECMP path.
+
+    With the last two the requests of a queue pair cycle through several ports of its own.
+    """
 
     PER_QP = "per-qp"
     PER_PAIR = "per-pair"
+    PER_FLOWLET = "per-flowlet"
+    PER_PACKET = "per-packet"
+
+    @property
+    def cycles(self) -> bool:
+        """One queue pair uses several source ports."""
+        return self in (SourcePortPolicy.PER_FLOWLET, SourcePortPolicy.PER_PACKET)
+
+
+class MessageStrategy(StrEnum):
+    """How the messages of a connection are spread over its queue pairs.
+
+    The first two are those of Meta (Gangidi et al., SIGCOMM 2024, 5.3) and of NCCL
+    (NCCL_IB_SPLIT_DATA_ON_QPS), the third that of HPN (Qian et al., SIGCOMM 2024, 6.2).
+    """
+
+    SPLIT = "split"
+    ROUND_ROBIN = "round-robin"
+    LEAST_OUTSTANDING = "least-outstanding"
+
+
+@dataclass(frozen=True, slots=True)
+class QpScaling:
+    """How many queue pairs a connection has, and what tells a fabric's hash them apart.
+
+    ``source_ports`` is how many ports a queue pair cycles through under the policies per flowlet
+    and per packet; a flowlet ends when its queue pair has sent nothing for ``flowlet_gap`` seconds
+    of emulated time.
+    """
+
+    qps_per_connection: int = 1
+    message_strategy: MessageStrategy = MessageStrategy.ROUND_ROBIN
+    source_port_policy: SourcePortPolicy = SourcePortPolicy.PER_QP
+    source_ports: int = 16
+    flowlet_gap: float = 256e-6
 
 
 class DataType(StrEnum):
@@ -90,6 +128,11 @@ class Reduction(StrEnum):
 class Connection:
     """A pair of connected queue pairs; ``source`` is the side that sends the messages.
 
+    Several of them between two ranks may form a group, over which messages are spread; ``group``
+    is the index of the first, which flows and operations name. ``source_nic_port`` is the port of
+    its NIC, counted from 0, that the source sends requests from, ``destination_nic_port`` the one
+    that acknowledgements leave from.
+
     ``source_psn`` is the first PSN of the source's send queue, hence rq_psn of the destination;
     ``destination_psn`` the same for the other direction. ``source_port`` is the UDP source port
     of requests, ``reverse_source_port`` that of acknowledgements.
@@ -104,6 +147,9 @@ class Connection:
     destination_psn: int
     source_port: int
     reverse_source_port: int
+    group: int
+    source_nic_port: int = 0
+    destination_nic_port: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +161,7 @@ class QueuePairPlan:
     qp_num: int
     sq_psn: int
     source_port: int
+    nic_port: int
     peer_rank: int
     dest_qp_num: int
     rq_psn: int
@@ -122,8 +169,9 @@ class QueuePairPlan:
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """The messages that a user sees as one row of results; all on one connection, one way.
+    """The messages that a user sees as one row of results; all between two ranks, one way.
 
+    ``connection`` is the first of the group of connections that they are spread over.
     ``start`` is the earliest start of its first message; ``payload_bytes`` counts all messages.
     """
 
@@ -141,8 +189,8 @@ class Op:
     ``offset`` and ``length`` name local memory: what a SEND reads, where a RECEIVE's message ends
     up, what REDUCE and COPY write. ``remote_offset`` is where a SEND lands in the peer's memory,
     ``source_offset`` is the second operand of REDUCE and the source of COPY. ``tag`` counts the
-    messages of a connection from 0: a SEND carries it as immediate data, and the RECEIVE of the
-    same connection and tag is its other end. An operation may begin once every operation in
+    messages of a group from 0: a SEND carries it as immediate data, and the RECEIVE of the
+    same group and tag is its other end. An operation may begin once every operation in
     ``depends_on`` (same rank) is complete and ``start`` has come; RECEIVEs are posted ahead.
     """
 
@@ -177,13 +225,17 @@ class WorkloadParameters(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """All work of all ranks. ``ops[rank][op_id]`` is an operation; ``memory[rank]`` its memory."""
+    """All work of all ranks. ``ops[rank][op_id]`` is an operation; ``memory[rank]`` its memory.
+
+    ``world_size`` counts all ranks, ``gpu_ranks`` those of them that have a GPU.
+    """
 
     workload: str
     parameters: WorkloadParameters
     world_size: int
+    gpu_ranks: tuple[int, ...]
     seed: int
-    source_port_policy: SourcePortPolicy
+    qp_scaling: QpScaling
     dtype: DataType
     reduction: Reduction
     memory: tuple[MemoryPlan, ...]
@@ -196,18 +248,26 @@ class Plan:
         """Bytes of all messages, sent once each."""
         return sum(flow.payload_bytes for flow in self.flows)
 
+    def group(self, connection: int) -> tuple[int, ...]:
+        """The connections of the group that a connection belongs to, in order."""
+        first = self.connections[connection].group
+        end = first + 1
+        while end < len(self.connections) and self.connections[end].group == first:
+            end += 1
+        return tuple(range(first, end))
+
     def queue_pairs(self, rank: int) -> Iterator[QueuePairPlan]:
         """The queue pairs that a rank has to create, in the order of its connections."""
         for c in self.connections:
             if c.source_rank == rank:
                 yield QueuePairPlan(
                     c.index, rank, c.source_qp_num, c.source_psn, c.source_port,
-                    c.destination_rank, c.destination_qp_num, c.destination_psn,
+                    c.source_nic_port, c.destination_rank, c.destination_qp_num, c.destination_psn,
                 )  # fmt: skip
             elif c.destination_rank == rank:
                 yield QueuePairPlan(
                     c.index, rank, c.destination_qp_num, c.destination_psn, c.reverse_source_port,
-                    c.source_rank, c.source_qp_num, c.source_psn,
+                    c.destination_nic_port, c.source_rank, c.source_qp_num, c.source_psn,
                 )  # fmt: skip
 
     def plan_hash(self) -> str:
@@ -219,12 +279,21 @@ class Plan:
         return digest.hexdigest()
 
     def _canonical(self) -> Iterator[Any]:
+        scaling = self.qp_scaling
         yield [
             self.workload, self.parameters.model_dump(mode="json"), self.world_size, self.seed,
-            self.source_port_policy, self.dtype, self.reduction,
+            scaling.source_port_policy, self.dtype, self.reduction,
         ]  # fmt: skip
+        # What later versions added counts only where it is used: old plans keep their hash.
+        if scaling != QpScaling(source_port_policy=scaling.source_port_policy):
+            yield ["QpScaling", *(getattr(scaling, name) for name in scaling.__slots__)]
+        if self.gpu_ranks != tuple(range(self.world_size)):
+            yield ["gpu_ranks", *self.gpu_ranks]
         for memory in self.memory:
             yield [memory.total, memory.initialised]
         rows: Iterable[Any] = (*self.connections, *self.flows, *(o for r in self.ops for o in r))
         for row in rows:
-            yield [type(row).__name__, *(getattr(row, name) for name in row.__slots__)]
+            values = [getattr(row, name) for name in row.__slots__]
+            if isinstance(row, Connection) and values[-3:] == [row.index, 0, 0]:
+                del values[-3:]
+            yield [type(row).__name__, *values]

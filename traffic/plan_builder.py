@@ -6,17 +6,21 @@ import hashlib
 from collections.abc import Sequence
 from typing import Any
 
+from testbed.topology import RankRole
+from traffic.locations import RankLocation, anywhere, ranks_of
 from traffic.plan import (
     MAX_MESSAGE_BYTES,
     Connection,
     DataType,
     Flow,
     MemoryPlan,
+    MessageStrategy,
     Op,
     Operation,
     OpKind,
     Plan,
     PlanError,
+    QpScaling,
     Reduction,
     SourcePortPolicy,
     WorkloadParameters,
@@ -34,6 +38,7 @@ _FIRST_QP_NUM = 0x100
 """Above QP 0 and 1, which the IBTA specification reserves for management."""
 _QP_NUM_SPAN = 0xFFFFFF - _FIRST_QP_NUM
 """QP number 0xFFFFFF means multicast and is never drawn."""
+_ONE_QUEUE_PAIR = QpScaling()
 
 
 def draw(seed: int, *labels: int | str) -> int:
@@ -47,9 +52,15 @@ def draw_uniform(seed: int, *labels: int | str) -> float:
     return (draw(seed, *labels) >> 11) * 2.0**-53
 
 
+def source_port_of(bits: int) -> int:
+    """A UDP source port of the dynamic range from pseudo-random bits."""
+    return UDP_SOURCE_PORT_BASE + (bits & _SOURCE_PORT_MASK)
+
+
 class PlanBuilder:
     """Collects the work of a plan and draws the numbers of its queue pairs.
 
+    ``locations`` says where each rank is; by default all are GPUs at places that do not matter.
     Raises PlanError for a world of no ranks or a negative seed.
     """
 
@@ -60,7 +71,8 @@ class PlanBuilder:
         parameters: WorkloadParameters,
         world_size: int,
         seed: int,
-        source_port_policy: SourcePortPolicy = SourcePortPolicy.PER_QP,
+        qp_scaling: QpScaling = _ONE_QUEUE_PAIR,
+        locations: Sequence[RankLocation] | None = None,
     ) -> None:
         if world_size < 1:
             raise PlanError(f"world_size: {world_size} ranks; at least 1")
@@ -70,7 +82,10 @@ class PlanBuilder:
         self.parameters = parameters
         self.world_size = world_size
         self.seed = seed
-        self.source_port_policy = SourcePortPolicy(source_port_policy)
+        self.qp_scaling = qp_scaling
+        self.locations = tuple(anywhere(world_size) if locations is None else locations)
+        if len(self.locations) != world_size:
+            raise PlanError(f"locations: {len(self.locations)} of {world_size} ranks")
         self.dtype = DataType.UINT8
         self.reduction = Reduction.SUM
         self._memory = [MemoryPlan(0, 0)] * world_size
@@ -81,16 +96,41 @@ class PlanBuilder:
         self._ops: list[list[Op]] = [[] for _ in range(world_size)]
         self._op_count = 0
 
+    @property
+    def gpu_ranks(self) -> tuple[int, ...]:
+        """The ranks that have a GPU, in order; workloads use no others unless they say so."""
+        return self.ranks_of(RankRole.GPU)
+
+    def ranks_of(self, role: RankRole) -> tuple[int, ...]:
+        """The ranks of a role, in order."""
+        return ranks_of(self.locations, role)
+
     def memory(self, rank: int, *, initialised: int, total: int) -> None:
         """Give a rank its memory, in bytes."""
         self._memory[rank] = MemoryPlan(total, initialised)
 
     def connect(self, source: int, destination: int) -> int:
-        """Add a pair of queue pairs between two ranks; returns the connection's index."""
+        """Connect two ranks by as many pairs of queue pairs as ``qp_scaling`` says.
+
+        Returns the index of the first one, which stands for the group.
+        """
         if source == destination:
             raise PlanError(f"rank {source} cannot be connected with itself")
+        group = len(self._connections)
+        turns = [self._first_nic_port(rank, group) for rank in (source, destination)]
+        for position in range(self.qp_scaling.qps_per_connection):
+            ports = [turn + position for turn in turns]
+            self._add_connection(source, destination, group, ports)
+        return group
+
+    def _add_connection(
+        self, source: int, destination: int, group: int, nic_ports: Sequence[int]
+    ) -> None:
         seed, index = self.seed, len(self._connections)
         source_qp, destination_qp = self._next_qp_num(source), self._next_qp_num(destination)
+        source_ports, destination_ports = (
+            self.locations[rank].nic_ports for rank in (source, destination)
+        )
         self._connections.append(
             Connection(
                 index=index,
@@ -102,10 +142,21 @@ class PlanBuilder:
                 destination_psn=draw(seed, "psn", destination, destination_qp) & _PSN_MASK,
                 source_port=self._source_port(source, source_qp, destination),
                 reverse_source_port=self._source_port(destination, destination_qp, source),
+                group=group,
+                source_nic_port=nic_ports[0] % source_ports,
+                destination_nic_port=nic_ports[1] % destination_ports,
             )
         )
         self._tags.append(0)
-        return index
+
+    def _first_nic_port(self, rank: int, group: int) -> int:
+        """The NIC port of a group's first queue pair; the others take turns after it.
+
+        A bond of two ports hashes; within a group they alternate, so that both are used.
+        """
+        if self.locations[rank].nic_ports == 1:
+            return 0
+        return draw(self.seed, "nic_port", rank, group) % self.locations[rank].nic_ports
 
     def flow(self, connection: int) -> int:
         """Add a flow on a connection; returns its index. Messages fill in its size and start."""
@@ -126,8 +177,10 @@ class PlanBuilder:
         """Add one message of a flow: its SEND and, unless the verb tells nobody, its RECEIVE.
 
         ``depends_on`` holds for the SEND. Returns the SEND's op_id at the source and the
-        RECEIVE's at the destination (None without one). Raises PlanError for a bad length.
+        RECEIVE's at the destination (None without one). Raises PlanError for a bad length, and for
+        a verb that the message strategy cannot carry.
         """
+        self._check_strategy(operation)
         if not 0 < length <= MAX_MESSAGE_BYTES:
             raise PlanError(f"a message of {length} bytes; allowed: 1 to {MAX_MESSAGE_BYTES}")
         connection = self._connections[self._flow_connections[flow]]
@@ -191,8 +244,9 @@ class PlanBuilder:
             workload=self.workload,
             parameters=self.parameters,
             world_size=self.world_size,
+            gpu_ranks=self.gpu_ranks,
             seed=self.seed,
-            source_port_policy=self.source_port_policy,
+            qp_scaling=self.qp_scaling,
             dtype=self.dtype,
             reduction=self.reduction,
             memory=tuple(self._memory),
@@ -219,12 +273,22 @@ class PlanBuilder:
         self._qp_counts[rank] += 1
         return number
 
+    def _check_strategy(self, operation: Operation) -> None:
+        if self.qp_scaling.message_strategy is MessageStrategy.LEAST_OUTSTANDING and not (
+            operation.is_write
+        ):
+            # a SEND would need a receive request with the right buffer on the right queue pair
+            raise PlanError(
+                f"operation: {operation} does not go with message_strategy least-outstanding, "
+                "where the sender alone knows the queue pair; allowed: write, write-with-imm"
+            )
+
     def _source_port(self, rank: int, qp_num: int, peer: int) -> int:
-        if self.source_port_policy is SourcePortPolicy.PER_PAIR:
+        if self.qp_scaling.source_port_policy is SourcePortPolicy.PER_PAIR:
             bits = draw(self.seed, "port", "pair", rank, peer)
         else:
             bits = draw(self.seed, "port", "qp", rank, qp_num)
-        return UDP_SOURCE_PORT_BASE + (bits & _SOURCE_PORT_MASK)
+        return source_port_of(bits)
 
     def _flows(self) -> tuple[Flow, ...]:
         count = len(self._flow_connections)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import abc
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
 from testbed.units import Size
+from traffic.locations import RankLocation
 from traffic.payload import verify_messages
-from traffic.plan import MAX_MESSAGE_BYTES, Plan, SourcePortPolicy, WorkloadParameters
+from traffic.plan import MAX_MESSAGE_BYTES, Plan, QpScaling, WorkloadParameters
 from traffic.plan_builder import PlanBuilder
 
 MessageSize = Annotated[Size, Field(gt=0, le=MAX_MESSAGE_BYTES)]
@@ -68,15 +70,20 @@ class Workload(abc.ABC):
         *,
         world_size: int,
         seed: int,
-        source_port_policy: SourcePortPolicy = SourcePortPolicy.PER_QP,
+        qp_scaling: QpScaling | None = None,
+        locations: Sequence[RankLocation] | None = None,
     ) -> Plan:
-        """The plan of this workload; equal arguments give equal plans. Raises PlanError."""
+        """The plan of this workload; equal arguments give equal plans. Raises PlanError.
+
+        By default a connection has one queue pair, and all ranks are GPUs.
+        """
         builder = PlanBuilder(
             workload=self.name,
             parameters=parameters,
             world_size=world_size,
             seed=seed,
-            source_port_policy=source_port_policy,
+            qp_scaling=qp_scaling or QpScaling(),
+            locations=locations,
         )
         self.fill(builder, parameters)
         return builder.build()

@@ -18,6 +18,7 @@ from traffic.plan import (
     Operation,
     OpKind,
     PlanError,
+    QpScaling,
     Reduction,
     SourcePortPolicy,
     WorkloadParameters,
@@ -31,7 +32,7 @@ def builder(world_size=2, seed=1, policy=SourcePortPolicy.PER_QP, memory=1 << 20
         parameters=WorkloadParameters(),
         world_size=world_size,
         seed=seed,
-        source_port_policy=policy,
+        qp_scaling=QpScaling(source_port_policy=policy),
     )
     for rank in range(world_size):
         made.memory(rank, initialised=memory // 2, total=memory)
