@@ -12,7 +12,11 @@ from dataclasses import dataclass
 from enum import Enum
 
 MatchValue = int | str
-"""An integer, a MAC address, or an IPv4 address with a prefix length ("10.1.0.0/16")."""
+"""An integer, a MAC address, an IPv4 address with a prefix length ("10.1.0.0/16"), or a hexadecimal
+value with a mask ("0x1000/0x1000")."""
+
+TAGGED = "0x1000/0x1000"
+"""The ``vlan_vid`` of any packet with an 802.1Q tag (OFPVID_PRESENT, OpenFlow 1.3.5, 7.2.3.8)."""
 
 
 class HashFields(Enum):
@@ -48,6 +52,23 @@ class SetEthDst:
     """Rewrite the destination MAC address."""
 
     mac: str
+
+
+@dataclass(frozen=True, slots=True)
+class PopVlan:
+    """Remove the 802.1Q tag. OpenFlow wants its entry to match a ``vlan_vid`` that is present."""
+
+
+@dataclass(frozen=True, slots=True)
+class MoveVlanToRegister:
+    """Copy ``bits`` bits of the VLAN id, from ``first_bit`` on, to a register's low bits.
+
+    A packet without a tag counts as VLAN id 0.
+    """
+
+    register: int
+    first_bit: int
+    bits: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +116,8 @@ Action = (
     DecrementTtl
     | SetEthSrc
     | SetEthDst
+    | PopVlan
+    | MoveVlanToRegister
     | LoadRegister
     | Multipath
     | Output
@@ -127,3 +150,9 @@ class Entry:
                     raise ValueError(
                         f"GotoTable({action.table}) in table {self.table}; only later tables"
                     )
+
+
+def value_and_mask(text: str) -> tuple[int, int]:
+    """The two numbers of a match value such as "0x1000/0x1000"."""
+    value, mask = text.split("/")
+    return int(value, 16), int(mask, 16)

@@ -36,7 +36,7 @@ class FiveTuple:
     protocol: int = IPPROTO_UDP
 
 
-def _mix(value: int, data: int) -> int:
+def mix(value: int, data: int) -> int:
     """Fold 32 bits of data into a hash (MurmurHash3_x86_32's body)."""
     data = data * 0xCC9E2D51 & _MASK
     data = (data << 15 | data >> 17) & _MASK
@@ -45,7 +45,7 @@ def _mix(value: int, data: int) -> int:
     return value * 5 + 0xE6546B64 & _MASK
 
 
-def _finish(value: int) -> int:
+def finish(value: int) -> int:
     """Avalanche (MurmurHash3's fmix32)."""
     value ^= value >> 16
     value = value * 0x85EBCA6B & _MASK
@@ -60,6 +60,12 @@ def _host_order(address: str) -> int:
     return int.from_bytes(ipaddress.IPv4Address(address).packed, sys.byteorder)
 
 
+@lru_cache(maxsize=65536)
+def address_number(address: str) -> int:
+    """An IPv4 address as the number that its network-order bytes spell."""
+    return int(ipaddress.IPv4Address(address))
+
+
 def _swap16(port: int) -> int:
     return int.from_bytes(port.to_bytes(2, "big"), sys.byteorder)
 
@@ -70,13 +76,13 @@ def flow_hash(flow: FiveTuple, *, fields: HashFields, basis: int) -> int:
     Source and destination are combined by XOR, so pairs of NICs whose addresses differ in the same
     bits share a hash unless their ports differ; RoCEv2's source port is what tells them apart.
     """
-    value = _mix(basis, _host_order(flow.source_ip) ^ _host_order(flow.destination_ip))
-    value = _mix(value, flow.protocol)
+    value = mix(basis, _host_order(flow.source_ip) ^ _host_order(flow.destination_ip))
+    value = mix(value, flow.protocol)
     if flow.protocol in (IPPROTO_TCP, IPPROTO_SCTP) or (
         flow.protocol == IPPROTO_UDP and fields is HashFields.SYMMETRIC_L3L4_UDP
     ):
-        value = _mix(value, _swap16(flow.source_port ^ flow.destination_port))
-    return _finish(value ^ basis)
+        value = mix(value, _swap16(flow.source_port ^ flow.destination_port))
+    return finish(value ^ basis)
 
 
 def link_of(value: int, *, algorithm: HashAlgorithm, links: int) -> int:

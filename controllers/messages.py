@@ -17,10 +17,13 @@ from controllers.entries import (
     HashFields,
     LoadRegister,
     MatchValue,
+    MoveVlanToRegister,
     Multipath,
     Output,
+    PopVlan,
     SetEthDst,
     SetEthSrc,
+    value_and_mask,
 )
 
 _HASH_FIELDS = {HashFields.SYMMETRIC_L3L4: 2, HashFields.SYMMETRIC_L3L4_UDP: 3}
@@ -33,14 +36,16 @@ _LINK_BITS = 16
 
 
 def match(datapath: Any, fields: Mapping[str, MatchValue]) -> Any:
-    """An OFPMatch; prefixes become value and mask."""
+    """An OFPMatch; prefixes and masked numbers become value and mask."""
     return datapath.ofproto_parser.OFPMatch(
         **{name: _masked(value) for name, value in fields.items()}
     )
 
 
-def _masked(value: MatchValue) -> MatchValue | tuple[str, str]:
+def _masked(value: MatchValue) -> MatchValue | tuple[str, str] | tuple[int, int]:
     if isinstance(value, str) and "/" in value:
+        if value.startswith("0x"):
+            return value_and_mask(value)
         network = ipaddress.IPv4Network(value)
         if network.prefixlen == network.max_prefixlen:
             return str(network.network_address)
@@ -58,6 +63,12 @@ def action(datapath: Any, step: Action) -> Any:
             return parser.OFPActionSetField(eth_src=mac)
         case SetEthDst(mac):
             return parser.OFPActionSetField(eth_dst=mac)
+        case PopVlan():
+            return parser.OFPActionPopVlan()
+        case MoveVlanToRegister(register, first_bit, bits):
+            return parser.NXActionRegMove(
+                src_field="vlan_vid", dst_field=f"reg{register}", n_bits=bits, src_ofs=first_bit
+            )
         case LoadRegister(register, value):
             return parser.OFPActionSetField(**{f"reg{register}": value})
         case Output(port):

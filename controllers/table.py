@@ -18,17 +18,24 @@ from controllers.entries import (
     GotoTable,
     LoadRegister,
     MatchValue,
+    MoveVlanToRegister,
     Multipath,
     Output,
+    PopVlan,
     SetEthDst,
     SetEthSrc,
+    value_and_mask,
 )
+from controllers.flows import Flow
 from controllers.hashing import IPPROTO_UDP, ROCE_PORT, FiveTuple, flow_hash, link_of
 from testbed.topology import Interface, NodeKind, Topology
 
 ETH_TYPE_IPV4 = 0x0800
 DEFAULT_TTL = 64
 """What the Linux stack and our NICs send (net.ipv4.ip_default_ttl)."""
+
+_VLAN_PRESENT = 0x1000
+"""OFPVID_PRESENT of OpenFlow 1.3: the ``vlan_vid`` of a packet with a tag has it, else it is 0."""
 
 _REGISTERS = {f"reg{number}": 0 for number in range(16)}
 """Open vSwitch clears all registers when a packet enters."""
@@ -52,13 +59,17 @@ class ForwardingLoopError(RoutingError):
 
 @dataclass(frozen=True, slots=True)
 class Packet:
-    """The header fields that entries can match, rewrite or hash."""
+    """The header fields that entries can match, rewrite or hash.
+
+    ``vlan`` is the VLAN id of the 802.1Q tag, None without one.
+    """
 
     flow: FiveTuple
     eth_src: str
     eth_dst: str
     ttl: int = DEFAULT_TTL
     eth_type: int = ETH_TYPE_IPV4
+    vlan: int | None = None
 
     def fields(self) -> dict[str, int]:
         """Values by OpenFlow field name."""
@@ -66,6 +77,7 @@ class Packet:
             "eth_type": self.eth_type,
             "eth_src": _number(self.eth_src),
             "eth_dst": _number(self.eth_dst),
+            "vlan_vid": 0 if self.vlan is None else _VLAN_PRESENT | self.vlan,
             "ipv4_src": _number(self.flow.source_ip),
             "ipv4_dst": _number(self.flow.destination_ip),
             "ip_proto": self.flow.protocol,
@@ -102,6 +114,8 @@ def _number(value: MatchValue) -> int:
 
 def _value_and_mask(value: MatchValue) -> tuple[int, int]:
     if isinstance(value, str) and "/" in value:
+        if value.startswith("0x"):
+            return value_and_mask(value)
         network = ipaddress.IPv4Network(value)
         return int(network.network_address), int(network.netmask)
     return _number(value), -1
@@ -185,6 +199,13 @@ class _Pipeline:
             case SetEthDst(mac):
                 self.packet = replace(self.packet, eth_dst=mac)
                 self.fields["eth_dst"] = _number(mac)
+            case PopVlan():
+                self.packet = replace(self.packet, vlan=None)
+                self.fields["vlan_vid"] = 0
+            case MoveVlanToRegister(register, first_bit, bits):
+                moved = self.fields["vlan_vid"] >> first_bit & (1 << bits) - 1
+                kept = self.fields[f"reg{register}"] >> bits << bits
+                self.fields[f"reg{register}"] = kept | moved
             case LoadRegister(register, value):
                 self.fields[f"reg{register}"] = value
             case Multipath():
@@ -211,7 +232,7 @@ class FabricTables:
     def __init__(self, topology: Topology, entries: Mapping[str, Iterable[Entry]]) -> None:
         self._topology = topology
         self._switches = {name: SwitchTables(table) for name, table in entries.items()}
-        self._nics = {i.address: i for i in topology.interfaces.values() if i.address}
+        self._nics = {topology.nic(r.rank).address: topology.nic(r.rank) for r in topology.ranks}
         self._ports = {(i.node, i.port): i for i in topology.interfaces.values() if i.port}
 
     def walk(self, packet: Packet, *, sender: Interface) -> list[Hop]:
@@ -237,16 +258,23 @@ class FabricTables:
             ingress = self._topology.interfaces[egress.peer]
         if ingress.address != packet.flow.destination_ip or ingress.mac != packet.eth_dst:
             raise BlackHoleError(f"wrong NIC {ingress.name} gets {packet.flow}", path)
+        if packet.vlan is not None:
+            raise BlackHoleError(f"{ingress.name} gets {packet.flow} with its tag", path)
         return hops
 
-    def path_of(self, flow: FiveTuple) -> list[str]:
+    def path_of(self, flow: FiveTuple | Flow, label: int | None = None) -> list[str]:
         """Names of the transmitting interfaces on a flow's path, the sending NIC's first.
 
+        ``label`` is the VLAN id that the packet has where it enters the fabric, None if it has no
+        tag. Without a source interface the first one that has the source address transmits.
         Raises KeyError for a source address that no NIC has, and as ``walk`` does.
         """
-        sender = self._nics[flow.source_ip]
+        if isinstance(flow, FiveTuple):
+            flow = Flow(flow)
+        name, five_tuple = flow.source_interface, flow.five_tuple
+        sender = self._topology.interfaces[name] if name else self._nics[five_tuple.source_ip]
         router = self._topology.nodes[sender.peer_node].router_mac
-        packet = Packet(flow, eth_src=sender.mac, eth_dst=router)
+        packet = Packet(five_tuple, eth_src=sender.mac, eth_dst=router, vlan=label)
         return [sender.name, *(hop.egress for hop in self.walk(packet, sender=sender))]
 
 

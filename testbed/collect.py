@@ -155,7 +155,7 @@ def _flows(m: Measurements) -> list[FlowResult]:
                 start=progress.start if progress is not None else flow.start,
                 finish=progress.finish if progress is not None and finished else None,
                 completed_messages=completed,
-                path=m.paths[c.index],
+                path=list(m.paths[c.index][0].interfaces),
                 source_port=c.source_port,
                 qp_num=c.source_qp_num,
                 sent_packets=requester["sent_packets"],

@@ -20,7 +20,7 @@ from testbed.fabric import Fabric
 from testbed.priority import Priority, set_priority
 from testbed.probe import Prober, ProbeResult
 from testbed.progress import ProgressReporter, Stage
-from testbed.routes import plan_routes
+from testbed.routes import PlannedPath, plan_routes
 from testbed.schema import Scenario
 from testbed.server_pool import ServerPool
 from testbed.telemetry import Telemetry
@@ -58,8 +58,8 @@ class Measurements:
     topology: Topology
     plan: Plan
     dilation: float
-    paths: list[list[str]]
-    """By connection: transmitting interfaces on the way of its requests."""
+    paths: list[tuple[PlannedPath, ...]]
+    """By connection: the ways that its requests may take."""
     reports: list[RankReport]
     ports: NDArray[np.void]
     """Counters of all interfaces after the traffic (testbed.asic.mmu.PORT_DTYPE)."""
@@ -109,6 +109,7 @@ class Experiment:
             logs=self._logs,
         )
         routes = plan_routes(scenario, topology, plan)
+        self._plan = routes.plan
         self._paths = routes.paths
         program = self._logs / "program.json"
         write_program(program, topology, routes.entries)

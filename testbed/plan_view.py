@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from testbed.calibration import choose_dilation, measure_unit
 from testbed.report.quantities import format_quantity
-from testbed.routes import plan_routes
+from testbed.routes import PlannedPath, plan_routes
 from testbed.scenario import Scenario, build_topology, plan_traffic, resolve_variants
 from testbed.topology import Topology
 from traffic.bounds import lower_bound
@@ -37,8 +37,10 @@ def print_plan(scenario: Scenario, console: Console) -> None:
         _print_traffic(variant, topology, plan, console)
 
 
-def predicted_paths(scenario: Scenario, topology: Topology, plan: Plan) -> list[list[str]]:
-    """For each connection the transmitting interfaces on its requests' path, in order."""
+def predicted_paths(
+    scenario: Scenario, topology: Topology, plan: Plan
+) -> list[tuple[PlannedPath, ...]]:
+    """For each connection the ways that its requests may take."""
     paths = plan_routes(scenario, topology, plan).paths
     return [paths[connection.index, False] for connection in plan.connections]
 
@@ -76,7 +78,9 @@ def _print_traffic(scenario: Scenario, topology: Topology, plan: Plan, console: 
     paths = predicted_paths(scenario, topology, plan)
     for flow in plan.flows[:ROWS]:
         connection = plan.connections[flow.connection]
-        path = [topology.interfaces[name].node for name in paths[flow.connection][1:]]
+        ways = paths[flow.connection]
+        switches = [topology.interfaces[name].node for name in ways[0].interfaces[1:]]
+        others = f" or {len(ways) - 1} other ways" if len(ways) > 1 else ""
         table.add_row(
             str(flow.index),
             str(connection.source_rank),
@@ -84,7 +88,7 @@ def _print_traffic(scenario: Scenario, topology: Topology, plan: Plan, console: 
             format_quantity(flow.payload_bytes, "B"),
             format_quantity(flow.start, "s") if flow.start else "0",
             str(connection.source_port),
-            " ".join(path),
+            " ".join(switches) + others,
         )
     console.print(table)
     _print_rest(len(plan.flows), "flows", console)

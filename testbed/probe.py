@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from testbed.fabric import Fabric
 from testbed.isolation import network_namespace_of
 from testbed.ovs import SocketAudit
+from testbed.routes import PlannedPath
 from traffic.memory import ProtectionDomain
 from traffic.packet_socket import PacketSocket
 from traffic.plan import Connection, Plan
@@ -66,15 +67,18 @@ class ProbeResult:
 class Prober:
     """Sends probes through a built fabric whose switches hold their entries.
 
-    ``paths`` gives for (connection, reverse) the predicted transmitting interfaces.
+    ``paths`` gives for (connection, reverse) the predicted ways.
     """
 
     def __init__(
-        self, fabric: Fabric, plan: Plan, paths: Mapping[tuple[int, bool], list[str]]
+        self,
+        fabric: Fabric,
+        plan: Plan,
+        paths: Mapping[tuple[int, bool], tuple[PlannedPath, ...]],
     ) -> None:
         self._fabric = fabric
         self._probes = [
-            self._probe(connection, reverse, paths[connection.index, reverse])
+            self._probe(connection, reverse, paths[connection.index, reverse][0].interfaces)
             for connection in plan.connections
             for reverse in (False, True)
         ]
@@ -94,7 +98,7 @@ class Prober:
             latencies = [self._cross([probe], sockets) for probe in timed]
         return ProbeResult(statistics.median(latencies), len(self._probes), audit)
 
-    def _probe(self, connection: Connection, reverse: bool, path: list[str]) -> Probe:
+    def _probe(self, connection: Connection, reverse: bool, path: tuple[str, ...]) -> Probe:
         topology = self._fabric.topology
         ranks = (connection.source_rank, connection.destination_rank)
         source, destination = (topology.nic(r) for r in (ranks[::-1] if reverse else ranks))
@@ -128,9 +132,7 @@ class Prober:
         qp.post_send(SendWr(wr_id=0, opcode=WrOpcode.SEND))
         frame = qp.next_packet(0.0)
         assert frame is not None
-        return Probe(
-            source.name, destination.name, bytes(frame), qp_num, len(path) - 1, tuple(path)
-        )
+        return Probe(source.name, destination.name, bytes(frame), qp_num, len(path) - 1, path)
 
     @contextmanager
     def _sockets(self) -> Iterator[dict[str, PacketSocket]]:

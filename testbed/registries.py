@@ -25,9 +25,9 @@ def topology_parameters() -> dict[str, type[BaseModel]]:
 
 def scheme_parameters() -> dict[str, type[BaseModel]]:
     """Routing scheme -> model of its parameters."""
-    from controllers.schemes import create_scheme, scheme_names
+    from controllers.schemes import scheme_class, scheme_names
 
-    return {name: create_scheme(name).parameters_type for name in scheme_names()}
+    return {name: scheme_class(name).parameters_type for name in scheme_names()}
 
 
 def workload_parameters() -> dict[str, type[BaseModel]]:

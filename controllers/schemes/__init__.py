@@ -12,6 +12,7 @@ from controllers.schemes.base import (
     SchemeParameters,
     create_scheme,
     register_scheme,
+    scheme_class,
     scheme_names,
 )
 
@@ -25,5 +26,6 @@ __all__ = [
     "SchemeParameters",
     "create_scheme",
     "register_scheme",
+    "scheme_class",
     "scheme_names",
 ]

@@ -15,16 +15,26 @@ from typing import Any, ClassVar
 from pydantic import BaseModel, ConfigDict
 
 from controllers.entries import (
+    TAGGED,
     Action,
     DecrementTtl,
     Drop,
     Entry,
     Output,
+    PopVlan,
     SetEthDst,
     SetEthSrc,
 )
-from controllers.hashing import FiveTuple
-from controllers.routes import LinkState, NextHops, next_hops, nics_below, switch_ports
+from controllers.flows import Flow
+from controllers.labels import LabelSettings
+from controllers.routes import (
+    Destination,
+    LinkState,
+    NextHops,
+    destinations,
+    next_hops,
+    switch_ports,
+)
 from testbed.topology import Interface, NodeKind, Topology
 
 Entries = dict[str, list[Entry]]
@@ -50,14 +60,27 @@ class SchemeParameters(BaseModel):
 class RoutingView:
     """What a scheme looks at, computed once for all switches.
 
-    ``hops`` are every switch's equal-cost ports towards each leaf that it can reach; ``nics`` are
-    the NIC interfaces below each leaf.
+    ``destinations`` are by prefix. ``hops`` are every switch's equal-cost ports towards each
+    destination that it can reach, and ``healthy_hops`` what they are while all links are up.
     """
 
     topology: Topology
-    flows: Sequence[FiveTuple]
+    flows: Sequence[Flow]
+    link_state: LinkState
+    destinations: Mapping[str, Destination]
     hops: NextHops
-    nics: Mapping[str, tuple[Interface, ...]]
+    healthy_hops: NextHops
+
+    @classmethod
+    def of(
+        cls, topology: Topology, flows: Sequence[Flow] = (), link_state: LinkState | None = None
+    ) -> RoutingView:
+        """Look at a topology under a link state, all links up by default."""
+        state = link_state or LinkState()
+        found = destinations(topology, state)
+        hops = next_hops(topology, state, found.values())
+        healthy = next_hops(topology, LinkState(), found.values()) if state.failed else hops
+        return cls(topology, flows, state, found, hops, healthy)
 
 
 class RoutingScheme(abc.ABC):
@@ -68,28 +91,34 @@ class RoutingScheme(abc.ABC):
 
     name: ClassVar[str]
     parameters_type: ClassVar[type[SchemeParameters]] = SchemeParameters
+    labelled: ClassVar[bool] = False
+    """Whether the leaves' hash engines put labels on packets, which the last leaf takes off."""
 
     def __init__(self, parameters: Any, *, seed: int = 0) -> None:
         self.parameters = parameters
         self.seed = seed
 
+    @property
+    def recompute_interval(self) -> float | None:
+        """Seconds of emulated time between computations; None: only when links change."""
+        return None
+
     def entries(
         self,
         topology: Topology,
-        flows: Sequence[FiveTuple] = (),
+        flows: Sequence[Flow] = (),
         link_state: LinkState | None = None,
     ) -> Entries:
         """All entries of every switch, in a stable order.
 
-        Layer-3 forwarding: IPv4 to a NIC below the switch goes to that NIC, IPv4 to another leaf's
-        prefix goes where the scheme sends it, everything else is dropped; nothing is ever flooded.
-        ``flows`` are the flows to come, for schemes that place them; others ignore it.
+        Layer-3 forwarding: IPv4 to a NIC below the switch goes to that NIC, IPv4 to another
+        destination goes where the scheme sends it, everything else is dropped; nothing is ever
+        flooded. ``flows`` are the flows to come, for schemes that place them; others ignore it.
         """
-        state = link_state or LinkState()
-        view = RoutingView(topology, flows, next_hops(topology, state), nics_below(topology))
+        view = RoutingView.of(topology, flows, link_state)
         return {
             switch: [
-                *self._local_entries(topology, switch, ports, state),
+                *self._local_entries(view, switch, ports),
                 *self.remote_entries(view, switch),
                 Entry(FORWARDING_TABLE, 0, {}, (Drop(),)),
             ]
@@ -100,13 +129,40 @@ class RoutingScheme(abc.ABC):
     def remote_entries(self, view: RoutingView, switch: str) -> Iterable[Entry]:
         """Entries of a switch for NICs that are not wired to it."""
 
+    def label_settings(
+        self, topology: Topology, link_state: LinkState | None = None
+    ) -> dict[str, LabelSettings]:
+        """Leaf -> what its hash engine does; empty for a scheme that needs none."""
+        return {}
+
+    def label(self, topology: Topology, switch: str, flow: Flow) -> int | None:
+        """The label that a leaf's engine puts on a flow; None without one, or if it varies."""
+        return None
+
+    def possible_labels(
+        self, topology: Topology, switch: str, flow: Flow, link_state: LinkState | None = None
+    ) -> tuple[int | None, ...]:
+        """Labels a leaf may put on a flow's packets: at least one for every path they may take."""
+        return (self.label(topology, switch, flow),)
+
+    def choose_source_ports(
+        self, topology: Topology, flows: Sequence[Flow]
+    ) -> dict[tuple[int, bool], int]:
+        """(connection, reverse) -> UDP source port, for a scheme that steers flows by it."""
+        return {}
+
     def _local_entries(
-        self, topology: Topology, switch: str, ports: Iterable[Interface], state: LinkState
+        self, view: RoutingView, switch: str, ports: Iterable[Interface]
     ) -> Iterable[Entry]:
+        topology = view.topology
         for port in ports:
-            if topology.nodes[port.peer_node].kind is NodeKind.SERVER and state.up(port):
+            is_nic = topology.nodes[port.peer_node].kind is NodeKind.SERVER
+            if is_nic and view.link_state.up(port):
                 nic = topology.interfaces[port.peer]
-                yield route(topology, switch, nic.address, (SetEthDst(nic.mac), Output(port.port)))
+                deliver = (SetEthDst(nic.mac), Output(port.port))
+                yield route(topology, switch, nic.address, deliver)
+                if self.labelled:
+                    yield untag(route(topology, switch, nic.address, deliver))
 
 
 def to_switch(topology: Topology, port: Interface) -> tuple[Action, ...]:
@@ -129,6 +185,16 @@ def route(topology: Topology, switch: str, prefix: str, actions: Iterable[Action
     )
 
 
+def untag(entry: Entry) -> Entry:
+    """The same entry for packets that have a tag, which it removes; goes before the original."""
+    return Entry(
+        entry.table,
+        entry.priority + 1,
+        {**entry.match, "vlan_vid": TAGGED},
+        (PopVlan(), *entry.actions),
+    )
+
+
 _registry: dict[str, type[RoutingScheme]] = {}
 
 
@@ -143,6 +209,16 @@ def scheme_names() -> list[str]:
     return sorted(_registry)
 
 
+def scheme_class(name: str) -> type[RoutingScheme]:
+    """The scheme of that name. Raises ValueError; the message lists the known ones."""
+    scheme = _registry.get(name)
+    if scheme is None:
+        raise ValueError(
+            f"routing scheme {name!r} is unknown; allowed: {', '.join(scheme_names())}"
+        )
+    return scheme
+
+
 def create_scheme(
     name: str, parameters: Mapping[str, Any] | None = None, *, seed: int = 0
 ) -> RoutingScheme:
@@ -151,9 +227,5 @@ def create_scheme(
     Raises ValueError for an unknown name (it lists the known ones) and pydantic.ValidationError,
     which is a ValueError too, for bad parameters.
     """
-    scheme = _registry.get(name)
-    if scheme is None:
-        raise ValueError(
-            f"routing scheme {name!r} is unknown; allowed: {', '.join(scheme_names())}"
-        )
+    scheme = scheme_class(name)
     return scheme(scheme.parameters_type.model_validate(dict(parameters or {})), seed=seed)

@@ -69,8 +69,7 @@ class Ecmp(RoutingScheme):
         basis = self.basis(topology.nodes[switch].datapath_id)
         groups: dict[tuple[str, ...], int] = {}
         members: list[Entry] = []
-        for leaf, ports in view.hops[switch].items():
-            prefix = topology.prefixes[leaf]
+        for prefix, ports in view.hops[switch].items():
             if len(ports) == 1:
                 yield route(topology, switch, prefix, to_switch(topology, ports[0]))
                 continue

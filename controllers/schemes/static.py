@@ -9,9 +9,9 @@ NICs are dealt out over the spines in equal shares.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import accumulate
 
 from controllers.entries import Entry
+from controllers.routes import LinkState, choices_below, destinations
 from controllers.schemes.base import (
     RoutingScheme,
     RoutingView,
@@ -19,7 +19,6 @@ from controllers.schemes.base import (
     route,
     to_switch,
 )
-from testbed.topology import Topology
 
 
 @register_scheme
@@ -31,28 +30,15 @@ class Static(RoutingScheme):
     def remote_entries(self, view: RoutingView, switch: str) -> Iterable[Entry]:
         """Deal the NICs of every other leaf out over the equal-cost ports."""
         topology = view.topology
-        counts = [len(nics) for nics in view.nics.values()]
-        first_number = dict(zip(view.nics, accumulate(counts, initial=0), strict=False))
-        divisor = _lower_digits(topology, topology.nodes[switch].tier)
-        for leaf, ports in view.hops[switch].items():
+        # Numbers stay what they are when links fail.
+        healthy = destinations(topology, LinkState()).values()
+        nics = [nic for destination in healthy for nic in destination.nics]
+        numbers = {nic.name: number for number, nic in enumerate(nics)}
+        divisor = choices_below(topology, topology.nodes[switch].tier)
+        for prefix, ports in view.hops[switch].items():
             if len(ports) == 1:
-                prefix = topology.prefixes[leaf]
                 yield route(topology, switch, prefix, to_switch(topology, ports[0]))
                 continue
-            for number, nic in enumerate(view.nics[leaf], start=first_number[leaf]):
-                port = ports[number // divisor % len(ports)]
+            for nic in view.destinations[prefix].nics:
+                port = ports[numbers[nic.name] // divisor % len(ports)]
                 yield route(topology, switch, nic.address, to_switch(topology, port))
-
-
-def _lower_digits(topology: Topology, tier: int) -> int:
-    """Number of distinct choices made in the tiers below: the product of their up port counts."""
-    up_ports: dict[int, dict[str, int]] = {}
-    for port in topology.interfaces.values():
-        own, peer = topology.nodes[port.node].tier, topology.nodes[port.peer_node].tier
-        if 0 < own < tier and peer > own:
-            counts = up_ports.setdefault(own, {})
-            counts[port.node] = counts.get(port.node, 0) + 1
-    product = 1
-    for counts in up_ports.values():
-        product *= max(counts.values())
-    return product

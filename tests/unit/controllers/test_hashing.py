@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controllers.entries import HashAlgorithm, HashFields
-from controllers.hashing import FiveTuple, _finish, _mix, flow_hash, link_of
+from controllers.hashing import FiveTuple, finish, flow_hash, link_of, mix
 
 addresses = st.ip_addresses(v=4).map(str)
 ports = st.integers(0, 65535)
@@ -25,7 +25,7 @@ flows = st.builds(FiveTuple, addresses, addresses, ports, ports, st.sampled_from
     ],
 )
 def test_mixing_is_murmur3(seed: int, word: bytes, digest: int) -> None:
-    assert _finish(_mix(seed, int.from_bytes(word, "little")) ^ len(word)) == digest
+    assert finish(mix(seed, int.from_bytes(word, "little")) ^ len(word)) == digest
 
 
 @given(flows, bases, st.sampled_from(HashFields))

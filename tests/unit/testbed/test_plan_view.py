@@ -58,8 +58,8 @@ def test_predicted_paths_are_wired(scheme: str) -> None:
     plan = plan_traffic(scenario, topology)
     paths = predicted_paths(scenario, topology, plan)
     assert len(paths) == len(plan.connections)
-    for connection, path in zip(plan.connections, paths, strict=True):
-        hops = [topology.interfaces[name] for name in path]
+    for connection, (path,) in zip(plan.connections, paths, strict=True):
+        hops = [topology.interfaces[name] for name in path.interfaces]
         assert hops[0].name == topology.nic(connection.source_rank).name
         assert hops[-1].peer == topology.nic(connection.destination_rank).name
         for sender, receiver in pairwise(hops):
