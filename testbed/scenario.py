@@ -18,6 +18,7 @@ from pydantic_core import ErrorDetails
 
 from testbed import registries
 from testbed.expect import Expectation, ExpectationError, ExpectationOutcome, Value
+from testbed.failures import FaultError, FaultTimeline, slowed_from_start
 from testbed.overrides import OverrideError, apply_overrides, parse_assignment
 from testbed.schema import Scenario
 from testbed.strict_yaml import StrictYamlError, read_mapping
@@ -129,7 +130,11 @@ def build_topology(scenario: Scenario) -> Topology:
         if name not in topology.interfaces:
             hint = registries.suggestion(name, topology.interfaces)
             raise ScenarioError(f"capture.{position}: {name!r} is no interface; {_short(hint)}")
-    return topology
+    try:
+        FaultTimeline(scenario.faults, topology)
+        return slowed_from_start(topology, scenario.faults)
+    except FaultError as error:
+        raise ScenarioError(f"faults.{error}") from error
 
 
 def plan_traffic(scenario: Scenario, topology: Topology) -> Plan:
@@ -204,6 +209,7 @@ def _check(scenario: Scenario) -> None:
 def _check_wall_rates(scenario: Scenario, topology: Topology) -> None:
     """The kernel's scheduler counts whole bytes per second."""
     slowest = min((i.rate for i in topology.interfaces.values()), default=math.inf)
+    slowest = min([slowest, *(fault.rate for fault in scenario.faults.slow)])
     if scenario.dilation != "auto" and slowest / scenario.dilation < WALL_RATE_LIMIT:
         raise ScenarioError(
             f"dilation: {scenario.dilation:g} slows a link of {slowest:g} bit/s down to "
