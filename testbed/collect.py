@@ -21,6 +21,7 @@ from testbed.ledger import (
     PortCounters,
     TrafficClass,
     build_ledger,
+    total,
 )
 from testbed.results import (
     DROP_RECORD_LIMIT,
@@ -203,9 +204,7 @@ def _ports(m: Measurements) -> list[PortResult]:
     for interface, port in zip(m.topology.interfaces.values(), m.ports, strict=True):
         if not _on_switch(m, interface.name):
             continue
-        dropped = port["dropped"]
-        packets, size = int(dropped["packets"].sum()), int(dropped["bytes"].sum())
-        reason = REASONS[1]
+        dropped = {reason: total(counts) for reason, counts in _dropped(port).items()}
         results.append(
             PortResult(
                 interface=interface.name,
@@ -215,8 +214,8 @@ def _ports(m: Measurements) -> list[PortResult]:
                 enqueued_bytes=int(port["enqueued"]["bytes"].sum()),
                 dequeued_packets=int(port["dequeued"]["packets"].sum()),
                 dequeued_bytes=int(port["dequeued"]["bytes"].sum()),
-                dropped_packets={reason: packets} if packets else {},
-                dropped_bytes={reason: size} if packets else {},
+                dropped_packets={reason: count.packets for reason, count in dropped.items()},
+                dropped_bytes={reason: count.bytes for reason, count in dropped.items()},
                 marked_packets=int(port["marked"]),
                 max_depth=int(port["max_depth"]),
             )
@@ -249,10 +248,17 @@ def _class_counts(counts: Any) -> dict[TrafficClass, Count]:
     }
 
 
+def _dropped(port: np.void) -> dict[str, ClassCounts]:
+    return {
+        reason: _class_counts(counts)
+        for reason, counts in zip(REASONS, port["dropped"], strict=True)
+        if counts["packets"].any()
+    }
+
+
 def _ledger(m: Measurements) -> Ledger:
     ports = []
     for interface, port in zip(m.topology.interfaces.values(), m.ports, strict=True):
-        dropped = _class_counts(port["dropped"])
         enqueued, dequeued = port["enqueued"], port["dequeued"]
         ports.append(
             PortCounters(
@@ -262,7 +268,7 @@ def _ledger(m: Measurements) -> Ledger:
                 peer_node=interface.peer_node,
                 enqueued=Count(int(enqueued["packets"].sum()), int(enqueued["bytes"].sum())),
                 dequeued=Count(int(dequeued["packets"].sum()), int(dequeued["bytes"].sum())),
-                dropped={REASONS[1]: dropped} if any(c.packets for c in dropped.values()) else {},
+                dropped=_dropped(port),
             )
         )
     return build_ledger([_nic_counters(m, report) for report in m.reports], ports)

@@ -182,9 +182,9 @@ def _changes(faults: Faults, topology: Topology) -> Iterator[_Change]:
             down = flap.at + number * flap.period
             yield from _outage(flap.link, links, down, down + flap.period / 2)
     for position, dead in enumerate(faults.switches):
-        links = _links_of_switch(topology, f"switches.{position}.switch", dead.switch)
+        below = _links_of_switch(topology, f"switches.{position}.switch", dead.switch)
         kinds = (FaultKind.SWITCH_DOWN, FaultKind.SWITCH_UP)
-        yield from _outage(dead.switch, links, dead.down, dead.up, kinds)
+        yield from _outage(dead.switch, below, dead.down, dead.up, kinds)
     for position, slow in enumerate(faults.slow):
         link = _slow_link(topology, position, slow)
         yield _Change(slow.at, 0, FaultKind.SLOW, slow.link, (link,), slow.rate)

@@ -179,7 +179,7 @@ class Telemetry:
         ports = self._mmu.ports
         sent = int(self._board.rows["sent_frames"].sum())
         received = int(self._board.rows["received_frames"].sum())
-        dropped = int(ports["dropped"]["packets"][:, :2].sum())
+        dropped = int(ports["dropped"]["packets"][:, :, :2].sum())
         return sent - received - dropped
 
     def vanished_frames(self) -> int:

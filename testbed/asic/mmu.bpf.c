@@ -16,8 +16,6 @@
 #define ECN_CE 3
 #define VLAN_PRIORITY 0xe000 /* the PCP field of a tag */
 
-enum drop_reason { REASON_PORT_LIMIT = 1 };
-
 struct drop_record {
 	__u64 time; /* CLOCK_MONOTONIC, ns */
 	__u32 ifindex;
@@ -85,7 +83,8 @@ static __always_inline void count(struct count *counts, enum traffic_class class
 }
 
 static __always_inline void record_drop(struct __sk_buff *skb, struct port *port,
-					const struct frame *frame, __u64 depth)
+					const struct frame *frame, enum drop_reason reason,
+					__u64 depth)
 {
 	const struct packet *packet = &frame->packet;
 	struct drop_record *record = bpf_ringbuf_reserve(&drops, sizeof(*record), 0);
@@ -96,7 +95,7 @@ static __always_inline void record_drop(struct __sk_buff *skb, struct port *port
 	}
 	record->time = bpf_ktime_get_ns();
 	record->ifindex = skb->ifindex;
-	record->reason = REASON_PORT_LIMIT;
+	record->reason = reason;
 	record->source = packet->ip.saddr;
 	record->destination = packet->ip.daddr;
 	record->source_port = bpf_ntohs(packet->udp.source);
@@ -125,6 +124,16 @@ static __always_inline int mark(struct __sk_buff *skb, const struct frame *frame
 				   0) == 0;
 }
 
+/* Not TC_ACT_SHOT: the sender would get ENOBUFS, and Open vSwitch then throws away the rest of its
+ * batch without counting it. */
+static __always_inline int drop(struct __sk_buff *skb, struct port *port, const struct frame *frame,
+				enum drop_reason reason, __u64 depth)
+{
+	count(port->dropped[reason], frame->class, frame->bytes);
+	record_drop(skb, port, frame, reason, depth);
+	return TC_ACT_STOLEN;
+}
+
 SEC("tc")
 int enqueue(struct __sk_buff *skb)
 {
@@ -139,13 +148,10 @@ int enqueue(struct __sk_buff *skb)
 	/* read dequeued first: a frame that leaves in between makes depth too large, never negative */
 	depth = *(volatile __u64 *)&port->dequeued_bytes;
 	depth = *(volatile __u64 *)&port->enqueued_bytes - depth;
-	if (depth + frame.bytes > port->limit) {
-		count(port->dropped, frame.class, frame.bytes);
-		record_drop(skb, port, &frame, depth);
-		/* not TC_ACT_SHOT: the sender would get ENOBUFS, and Open vSwitch then throws away
-		 * the rest of its batch without counting it */
-		return TC_ACT_STOLEN;
-	}
+	if (*(volatile __u32 *)&port->down)
+		return drop(skb, port, &frame, REASON_LINK_DOWN, depth);
+	if (depth + frame.bytes > port->limit)
+		return drop(skb, port, &frame, REASON_PORT_LIMIT, depth);
 	if (depth >= port->ecn_threshold && mark(skb, &frame))
 		__sync_fetch_and_add(&port->marked, 1);
 	depth += frame.bytes;

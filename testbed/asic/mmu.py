@@ -25,8 +25,8 @@ UNLIMITED = 2**64 - 1
 CLASSES = ("data", "control", "other")
 """Packet classes: RoCE requests; RoCE responses and CNPs; everything else."""
 
-REASONS = {1: "port limit"}
-"""Drop reasons by the number the program writes."""
+REASONS = ("port limit", "link down")
+"""Drop reasons, in the order of the program's enum."""
 
 _COUNT = [("packets", "<u8"), ("bytes", "<u8")]
 
@@ -36,12 +36,14 @@ PORT_DTYPE = np.dtype(
         ("ecn_threshold", "<u8"),
         ("peer", "<u4"),
         ("is_nic", "<u4"),
+        ("down", "<u4"),
+        ("unused", "<u4"),
         ("max_depth", "<u8"),
         ("marked", "<u8"),
         ("lost_records", "<u8"),
         ("enqueued", _COUNT, (3,)),
         ("dequeued", _COUNT, (3,)),
-        ("dropped", _COUNT, (3,)),
+        ("dropped", _COUNT, (len(REASONS), 3)),
         ("enqueued_bytes", "<u8"),
         ("dequeued_bytes", "<u8"),
     ]
@@ -128,7 +130,7 @@ class Mmu:
     def reset(self) -> None:
         """Zero all counters; only while nothing is in flight."""
         for name in PORT_DTYPE.names or ():
-            if name not in ("limit", "ecn_threshold", "peer", "is_nic"):
+            if name not in ("limit", "ecn_threshold", "peer", "is_nic", "down"):
                 self.ports[name] = 0
         self._ring.read()
 
@@ -144,7 +146,7 @@ class Mmu:
             yield Drop(
                 time=time,
                 interface=self._names.get(ifindex, f"ifindex {ifindex}"),
-                reason=REASONS.get(reason, f"reason {reason}"),
+                reason=REASONS[reason],
                 source=socket.inet_ntoa(source),
                 destination=socket.inet_ntoa(destination),
                 source_port=port,

@@ -24,6 +24,8 @@
 
 enum traffic_class { CLASS_DATA, CLASS_CONTROL, CLASS_OTHER, CLASSES };
 
+enum drop_reason { REASON_PORT_LIMIT, REASON_LINK_DOWN, REASONS };
+
 struct count {
 	__u64 packets;
 	__u64 bytes;
@@ -35,13 +37,15 @@ struct port {
 	__u64 ecn_threshold; /* bytes; ~0 is off */
 	__u32 peer; /* index of the interface at the other end */
 	__u32 is_nic;
+	__u32 down; /* whether the link carries nothing */
+	__u32 unused;
 	/* state */
 	__u64 max_depth; /* bytes */
 	__u64 marked;
 	__u64 lost_records;
 	struct count enqueued[CLASSES];
 	struct count dequeued[CLASSES];
-	struct count dropped[CLASSES];
+	struct count dropped[REASONS][CLASSES];
 	__u64 enqueued_bytes;
 	__u64 dequeued_bytes;
 };

@@ -133,7 +133,7 @@ def test_every_drop_is_counted_and_recorded(tmp_path):
             "size": size,
             "passed": int(port["enqueued"]["packets"][0]),
             "left": int(port["dequeued"]["packets"][0]),
-            "dropped": int(port["dropped"]["packets"][0]),
+            "dropped": int(port["dropped"]["packets"][0, 0]),
             "max_depth": int(port["max_depth"]),
             "lost_records": int(port["lost_records"]),
             "records": [
