@@ -7,11 +7,13 @@ pinned: when the process ends, the kernel frees programs and maps with the last 
 from __future__ import annotations
 
 import ctypes
+import enum
 import errno
 import mmap
 import os
 import shutil
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 
 _ARCHITECTURES = {"x86_64": "x86", "aarch64": "arm64"}
@@ -28,7 +30,7 @@ def compile_bpf(source: Path, output: Path) -> None:
         raise BpfError("clang is not installed; apt-get install clang libbpf-dev")
     machine = os.uname().machine
     command = [
-        clang, "-O2", "-g", "-Wall", "-Werror", "-target", "bpf",
+        clang, "-O2", "-g", "-Wall", "-Werror", "-target", "bpf", "-mcpu=v3",
         f"-D__TARGET_ARCH_{_ARCHITECTURES.get(machine, machine)}",
         f"-I/usr/include/{machine}-linux-gnu",
         "-c", str(source), "-o", str(output),
@@ -52,17 +54,34 @@ def _library() -> ctypes.CDLL:
     library.bpf_object__find_program_by_name.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
     library.bpf_object__find_program_by_name.restype = ctypes.c_void_p
     library.bpf_program__fd.argtypes = [ctypes.c_void_p]
+    library.bpf_object__find_map_by_name.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
+    library.bpf_object__find_map_by_name.restype = ctypes.c_void_p
+    library.bpf_map__reuse_fd.argtypes = [ctypes.c_void_p, ctypes.c_int]
+    library.bpf_xdp_attach.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_uint32, ctypes.c_void_p]
+    library.bpf_xdp_query_id.argtypes = [
+        ctypes.c_int,
+        ctypes.c_int,
+        ctypes.POINTER(ctypes.c_uint32),
+    ]
     return library
 
 
 class BpfObject:
-    """One loaded object file."""
+    """One loaded object file.
 
-    def __init__(self, path: Path) -> None:
+    ``shared`` are descriptors of existing maps, by name, that the object uses in place of its own.
+    Raises BpfError.
+    """
+
+    def __init__(self, path: Path, shared: Mapping[str, int] | None = None) -> None:
         self._library = _library()
         self._handle: int | None = self._library.bpf_object__open_file(str(path).encode(), None)
         if not self._handle:
             raise BpfError(f"{path}: {os.strerror(ctypes.get_errno())}")
+        for name, descriptor in (shared or {}).items():
+            found = self._library.bpf_object__find_map_by_name(self._handle, name.encode())
+            if not found or self._library.bpf_map__reuse_fd(found, descriptor) != 0:
+                raise BpfError(f"{path.name}: map {name} cannot be shared")
         result = self._library.bpf_object__load(self._handle)
         if result != 0:
             hint = " (root is needed)" if -result == errno.EPERM else ""
@@ -92,6 +111,39 @@ class BpfObject:
         if self._handle:
             self._library.bpf_object__close(self._handle)
             self._handle = None
+
+
+class XdpMode(enum.IntEnum):
+    """Where the kernel runs an XDP program (linux/if_link.h, XDP_FLAGS_*)."""
+
+    GENERIC = 1 << 1
+    """On a finished socket buffer, in any driver."""
+    NATIVE = 1 << 2
+    """In the driver's own receive path."""
+
+
+def attach_xdp(ifindex: int, program: int, mode: XdpMode) -> None:
+    """Run a program on what an interface of this network namespace receives. Raises BpfError."""
+    result = _library().bpf_xdp_attach(ifindex, program, int(mode), None)
+    if result != 0:
+        raise BpfError(f"XDP on interface {ifindex}: {os.strerror(-result)}")
+
+
+def attached_xdp(ifindex: int, mode: XdpMode) -> int:
+    """The id of the XDP program that an interface runs in this mode; 0 if none. Raises BpfError."""
+    found = ctypes.c_uint32()
+    result = _library().bpf_xdp_query_id(ifindex, int(mode), ctypes.byref(found))
+    if result != 0:
+        raise BpfError(f"XDP of interface {ifindex}: {os.strerror(-result)}")
+    return found.value
+
+
+def program_id(program: int) -> int:
+    """The kernel's id of a loaded program, given its descriptor."""
+    for line in Path(f"/proc/self/fdinfo/{program}").read_text().splitlines():
+        if line.startswith("prog_id:"):
+            return int(line.split()[1])
+    raise BpfError(f"descriptor {program} is not a BPF program")
 
 
 class RingBuffer:

@@ -102,6 +102,8 @@ class Mmu:
         self._names = {i.ifindex: i.name for i in self._interfaces}
         self.enqueue_program = self._object.program("enqueue")
         self.dequeue_program = self._object.program("dequeue")
+        self.ports_map = self._object.map("ports")
+        """Descriptor, for programs that read the same counters."""
         self._configure(topology, policy)
 
     def _configure(self, topology: Topology, policy: BufferPolicy) -> None:
