@@ -25,6 +25,9 @@ from testbed.topology.base import (
 LEAF_LIMIT = 255
 """Leaves whose prefixes fit into 10.0.0.0/8."""
 
+INTERFACE_LIMIT = 65536
+"""Interfaces whose MAC addresses differ."""
+
 _HOSTS_PER_OCTET = 250
 """Last octets 1 to 250: no address of a NIC looks like a network's or a broadcast one."""
 
@@ -85,7 +88,7 @@ class TopologyBuilder:
         for leaf in leaves:
             if self._nodes[leaf].tier != 1:
                 raise TopologyError(f"topology: {server} is wired to {leaf}, which is no leaf")
-        if role is RankRole.GPU and any(rank.role is not RankRole.GPU for rank in self._ranks):
+        if role is RankRole.GPU and self._ranks and self._ranks[-1].role is not RankRole.GPU:
             raise TopologyError(f"topology: GPU {number} comes after ranks that are no GPUs")
         names = []
         for leaf in leaves:
@@ -158,14 +161,16 @@ class TopologyBuilder:
         ):
             if len(name) > INTERFACE_NAME_LIMIT:
                 raise TopologyError(
-                    f"topology: interface name {name!r} is longer than "
-                    f"{INTERFACE_NAME_LIMIT} characters"
+                    f"topology: so large a fabric cannot be emulated: interface name {name!r} is "
+                    f"longer than {INTERFACE_NAME_LIMIT} characters"
                 )
             if name in self._interfaces:
                 raise TopologyError(f"topology: {node} and {peer_node} are wired twice")
             is_switch = self._nodes[node].kind is NodeKind.SWITCH
             self._ports[node] = self._ports.get(node, 0) + 1
             number = len(self._interfaces)
+            if number >= INTERFACE_LIMIT:
+                raise TopologyError(f"topology: more than {INTERFACE_LIMIT} interfaces")
             self._interfaces[name] = Interface(
                 name=name,
                 node=node,
