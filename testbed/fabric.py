@@ -7,7 +7,7 @@ objects and command line work on them as usual. Must run inside the run's namesp
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,8 @@ from mininet.net import Mininet
 from mininet.node import Host, Node, Switch
 from pyroute2 import IPRoute
 
+from controllers.labels import LabelSettings
+from testbed.asic.label import LabelEngine
 from testbed.asic.mmu import BufferPolicy, Mmu
 from testbed.asic.scheduler import PortPlan, apply_plan, attach_programs, read_back
 from testbed.isolation import network_namespace_of
@@ -74,6 +76,9 @@ def _gateway(interface: Interface) -> str:
 class Fabric:
     """One built fabric. ``dilation`` turns the topology's rates into wall rates.
 
+    ``labels`` are the settings of the switches that have a hash engine; ``label_engine`` is None if
+    there is none.
+
     Usage: ``build()``, then traffic, then ``stop()``; ``problems()`` at any time compares what the
     kernel has with what was planned.
     """
@@ -86,6 +91,7 @@ class Fabric:
         policy: BufferPolicy,
         directory: Path,
         logs: Path,
+        labels: Mapping[str, LabelSettings] | None = None,
     ) -> None:
         mininet.log.setLogLevel("warning")
         # Mininet's own init() raises sysctls of the whole machine; a run changes nothing outside
@@ -96,6 +102,9 @@ class Fabric:
         self.net = Mininet(build=False, autoStaticArp=False)
         directory.mkdir(parents=True, exist_ok=True)
         self.mmu = Mmu(topology, policy, directory)
+        self.label_engine = LabelEngine(topology, self.mmu, directory) if labels else None
+        if self.label_engine and labels:
+            self.label_engine.configure(labels, dilation)
         self._routes: dict[str, IPRoute] = {}
         self._built_links = False
         self._plans = {
@@ -137,6 +146,8 @@ class Fabric:
             with network_namespace_of(self.pid_of(server.name)):
                 found += self._offload_problems(self.topology.interfaces_of(server.name))
         found += self._offload_problems(self._interfaces_in(""))
+        if self.label_engine:
+            found += self.label_engine.problems()
         return found
 
     def stop(self) -> None:
@@ -156,6 +167,8 @@ class Fabric:
         for node in [*self.net.hosts, *self.net.switches]:
             if node.shell is not None:
                 node.stop(deleteIntfs=False)
+        if self.label_engine:
+            self.label_engine.close()
         self.mmu.close()
 
     def _make_nodes(self) -> None:
@@ -223,6 +236,9 @@ class Fabric:
                 self._ip_batch(lines)
 
     def _make_ports(self) -> None:
+        if self.label_engine:
+            # first: XDP in a driver's receive path switches receive offload on
+            self.label_engine.attach()
         for node, ip in self._each_namespace():
             interfaces = self._interfaces_in(node)
             names = [i.name for i in interfaces]
