@@ -6,7 +6,7 @@ The same prediction is shown by `rocelab plan`, proven by the probes and written
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from controllers.flows import Flow
@@ -15,10 +15,11 @@ from controllers.labels import LabelSettings
 from controllers.routes import LinkState
 from controllers.schemes import RoutingScheme, create_scheme
 from controllers.schemes.base import Entries
-from controllers.table import FabricTables, RoutingError
+from controllers.table import BlackHoleError, FabricTables
 from testbed.schema import Scenario
 from testbed.topology import Topology
 from traffic.plan import Connection, Plan
+from traffic.source_ports import possible_source_ports
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,9 @@ class PlannedRoutes:
 
     It is one way for schemes and source ports that do not vary from packet to packet, and none
     where link failures have cut the destination off. The reverse way is that of the
-    acknowledgements. ``plan`` is the plan with the source ports that the scheme chose.
+    acknowledgements. ``labels`` are the settings of the leaves' hash engines, ``plan`` is the plan
+    with the source ports that the scheme chose, and ``recompute_interval`` is the time in seconds
+    after which the scheme wants to be asked again.
     """
 
     entries: Entries
@@ -67,10 +70,8 @@ def plan_routes(
     flows = list(_flows(topology, plan))
     entries = scheme.entries(topology, flows, state)
     tables = FabricTables(topology, entries)
-    paths = {
-        (flow.connection, flow.reverse): _paths(topology, scheme, tables, flow, state)
-        for flow in flows
-    }
+    predictor = _Predictor(topology, plan, scheme, tables, state)
+    paths = {(flow.connection, flow.reverse): predictor.paths(flow) for flow in flows}
     labels = scheme.label_settings(topology, state)
     return PlannedRoutes(entries, labels, paths, plan, scheme.recompute_interval)
 
@@ -93,7 +94,10 @@ def _flows(topology: Topology, plan: Plan) -> Iterator[Flow]:
     """Both directions of every connection, in order."""
     payload: Counter[int] = Counter()
     for flow in plan.flows:
-        payload[flow.connection] += flow.payload_bytes
+        # Every message strategy gives the queue pairs of a group equal shares in the long run.
+        group = plan.group(flow.connection)
+        for index in group:
+            payload[index] += flow.payload_bytes // len(group)
     for connection in plan.connections:
         for reverse in (False, True):
             size = 0 if reverse else payload[connection.index]
@@ -102,44 +106,59 @@ def _flows(topology: Topology, plan: Plan) -> Iterator[Flow]:
 
 def _flow(topology: Topology, connection: Connection, *, reverse: bool, size: int) -> Flow:
     source, destination = connection.source_rank, connection.destination_rank
-    port, qp = connection.source_port, connection.destination_qp_num
+    nic_port, port = connection.source_nic_port, connection.source_port
+    qp = connection.destination_qp_num
     if reverse:
         source, destination = destination, source
-        port, qp = connection.reverse_source_port, connection.source_qp_num
-    nic = topology.nic(source)
+        nic_port, port = connection.destination_nic_port, connection.reverse_source_port
+        qp = connection.source_qp_num
+    nic = topology.nic(source, nic_port)
     five_tuple = FiveTuple(nic.address, topology.nic(destination).address, port)
     return Flow(five_tuple, qp, nic.name, size, connection.index, reverse)
 
 
-def _paths(
-    topology: Topology, scheme: RoutingScheme, tables: FabricTables, flow: Flow, state: LinkState
-) -> tuple[PlannedPath, ...]:
-    """All ways of a flow, from the first NIC port that reaches the destination.
+@dataclass(frozen=True, slots=True)
+class _Predictor:
+    """Asks the tables for the ways of a plan's packets."""
 
-    That is the port it is planned on, unless that has no link or no route to the destination any
-    more: then the queue pair migrates to another port of the NIC.
-    """
-    rank = topology.ranks[topology.rank_of_address(flow.five_tuple.source_ip)]
-    own = flow.source_interface
-    for name in (own, *(other for other in rank.interfaces if other != own)):
-        if state.up(topology.interfaces[name]):
-            try:
-                return _ways(topology, scheme, tables, replace(flow, source_interface=name), state)
-            except RoutingError:
-                if not state.failed:
-                    raise
-    return ()
+    topology: Topology
+    plan: Plan
+    scheme: RoutingScheme
+    tables: FabricTables
+    state: LinkState
 
+    def paths(self, flow: Flow) -> tuple[PlannedPath, ...]:
+        """All ways of a flow, from the first NIC port that reaches the destination.
 
-def _ways(
-    topology: Topology, scheme: RoutingScheme, tables: FabricTables, flow: Flow, state: LinkState
-) -> tuple[PlannedPath, ...]:
-    leaf = topology.interfaces[flow.source_interface].peer_node
-    labels: Sequence[int | None] = scheme.possible_labels(topology, leaf, flow, state)
-    if len(labels) == 1:
-        return (PlannedPath(tuple(tables.path_of(flow, labels[0]))),)
-    ways: dict[tuple[str, ...], PlannedPath] = {}
-    for label in labels:
-        interfaces = tuple(tables.path_of(flow, label))
-        ways.setdefault(interfaces, PlannedPath(interfaces, label))
-    return tuple(ways.values())
+        That is the port it is planned on, unless that has no link or no route to the destination
+        any more: then the queue pair migrates to another port of the NIC.
+        """
+        rank = self.topology.rank_of_address(flow.five_tuple.source_ip)
+        names = [port.name for port in self.topology.nic_ports(rank)]
+        names.sort(key=lambda name: name != flow.source_interface)
+        for name in names:
+            if self.state.up(self.topology.interfaces[name]):
+                try:
+                    return self._ways(replace(flow, source_interface=name))
+                except BlackHoleError:
+                    if not self.state.failed:
+                        raise
+        return ()
+
+    def _ways(self, flow: Flow) -> tuple[PlannedPath, ...]:
+        connection = self.plan.connections[flow.connection]
+        ports = possible_source_ports(self.plan, connection, reverse=flow.reverse)
+        ways: dict[tuple[str, ...], PlannedPath] = {}
+        for port in ports:
+            own = None if len(ports) == 1 else port
+            five_tuple = replace(flow.five_tuple, source_port=port)
+            for way in self._ways_of_port(replace(flow, five_tuple=five_tuple)):
+                ways.setdefault(way.interfaces, replace(way, source_port=own))
+        return tuple(ways.values())
+
+    def _ways_of_port(self, flow: Flow) -> Iterator[PlannedPath]:
+        leaf = self.topology.interfaces[flow.source_interface].peer_node
+        labels = self.scheme.possible_labels(self.topology, leaf, flow, self.state)
+        for label in labels:
+            path = tuple(self.tables.path_of(flow, label))
+            yield PlannedPath(path, None if len(labels) == 1 else label)

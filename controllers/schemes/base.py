@@ -20,6 +20,7 @@ from controllers.entries import (
     DecrementTtl,
     Drop,
     Entry,
+    MatchValue,
     Output,
     PopVlan,
     SetEthDst,
@@ -49,6 +50,9 @@ ETH_TYPE_IPV4 = 0x0800
 _PREFIX_PRIORITY = 1000
 """Priority of a /0. A prefix adds its length, which makes the lookup longest-prefix match."""
 
+_POLICY_PRIORITY = 2000
+"""The same for routes that depend on the ingress port; they override the others."""
+
 
 class SchemeParameters(BaseModel):
     """Base of every scheme's parameters; subclasses add the fields of a scenario's `routing`."""
@@ -62,6 +66,7 @@ class RoutingView:
 
     ``destinations`` are by prefix. ``hops`` are every switch's equal-cost ports towards each
     destination that it can reach, and ``healthy_hops`` what they are while all links are up.
+    ``up_ports`` are every switch's ports to the tiers above, whether up or down.
     """
 
     topology: Topology
@@ -70,6 +75,7 @@ class RoutingView:
     destinations: Mapping[str, Destination]
     hops: NextHops
     healthy_hops: NextHops
+    up_ports: Mapping[str, tuple[Interface, ...]]
 
     @classmethod
     def of(
@@ -80,7 +86,28 @@ class RoutingView:
         found = destinations(topology, state)
         hops = next_hops(topology, state, found.values())
         healthy = next_hops(topology, LinkState(), found.values()) if state.failed else hops
-        return cls(topology, flows, state, found, hops, healthy)
+        nodes = topology.nodes
+        up_ports = {
+            switch: tuple(p for p in ports if nodes[p.peer_node].tier > nodes[switch].tier)
+            for switch, ports in switch_ports(topology).items()
+        }
+        return cls(topology, flows, state, found, hops, healthy, up_ports)
+
+    def members(self, switch: str, prefix: str) -> tuple[Interface, ...]:
+        """The ports among which a switch would choose if all links were up.
+
+        On the way up these are all its up ports, so that a choice does not depend on which
+        destinations the failures have cut off from some of them.
+        """
+        live = self.hops[switch][prefix]
+        if live[0] in self.up_ports[switch]:
+            return self.up_ports[switch]
+        return self.healthy_hops[switch].get(prefix, live)
+
+    def destination_of(self, nic: Interface) -> Destination:
+        """The destination that a NIC belongs to, given by any of its interfaces."""
+        single = self.destinations.get(str(ipaddress.IPv4Network(nic.address)))
+        return single or self.destinations[self.topology.prefixes[nic.peer_node]]
 
 
 class RoutingScheme(abc.ABC):
@@ -170,17 +197,28 @@ def to_switch(topology: Topology, port: Interface) -> tuple[Action, ...]:
     return (SetEthDst(topology.nodes[port.peer_node].router_mac), Output(port.port))
 
 
-def route(topology: Topology, switch: str, prefix: str, actions: Iterable[Action]) -> Entry:
+def route(
+    topology: Topology,
+    switch: str,
+    prefix: str,
+    actions: Iterable[Action],
+    *,
+    in_port: int | None = None,
+) -> Entry:
     """An entry for IPv4 packets to an address or prefix, in longest-prefix-match order.
 
     Does what a router does to every packet (TTL, its own MAC address as the source) and then
-    ``actions``.
+    ``actions``. With ``in_port`` it is for packets from that port only and comes before all routes
+    without one.
     """
     network = ipaddress.IPv4Network(prefix)
+    match: dict[str, MatchValue] = {"eth_type": ETH_TYPE_IPV4, "ipv4_dst": str(network)}
+    if in_port is not None:
+        match["in_port"] = in_port
     return Entry(
         FORWARDING_TABLE,
-        _PREFIX_PRIORITY + network.prefixlen,
-        {"eth_type": ETH_TYPE_IPV4, "ipv4_dst": str(network)},
+        (_PREFIX_PRIORITY if in_port is None else _POLICY_PRIORITY) + network.prefixlen,
+        match,
         (DecrementTtl(), SetEthSrc(topology.nodes[switch].router_mac), *actions),
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from hashlib import blake2b
+from typing import ClassVar
 
 from pydantic import Field
 
@@ -54,7 +55,7 @@ class Ecmp(RoutingScheme):
     """One ECMP group per distinct set of ports; a group's members are the ports in port order."""
 
     name = "ecmp"
-    parameters_type = EcmpParameters
+    parameters_type: ClassVar[type[SchemeParameters]] = EcmpParameters
 
     def basis(self, datapath_id: int) -> int:
         """The 16-bit hash seed of a switch, distinct for up to 65 536 switches."""
