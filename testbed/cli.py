@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.exceptions import TyperException
@@ -129,11 +129,57 @@ def run(
 
 @app.command()
 def plan(
-    scenario: ScenarioArgument,
+    scenario: Annotated[
+        str | None,
+        typer.Argument(metavar="[SCENARIO]", help="A scenario file, or the name of one."),
+    ] = None,
     set_: SetOption = None,
     dilation: DilationOption = None,
+    gpus: Annotated[
+        int | None,
+        typer.Option("--gpus", metavar="N", help="Plan a full-size fabric, without a scenario."),
+    ] = None,
+    topology: Annotated[
+        str | None, typer.Option("--topology", metavar="NAME", help="Which, e.g. hpn7-pod.")
+    ] = None,
+    routing: Annotated[
+        str | None, typer.Option("--routing", metavar="NAME,…", help="Schemes, e.g. ecmp,te.")
+    ] = None,
+    flows: Annotated[
+        str | None, typer.Option("--flows", metavar="NAME", help="Pattern: permutation, ring, …")
+    ] = None,
+    qps: Annotated[
+        int | None, typer.Option("--qps", metavar="N", help="Queue pairs per connection.")
+    ] = None,
+    source_ports: Annotated[
+        str | None, typer.Option("--source-ports", metavar="POLICY", help="per-pair or per-qp.")
+    ] = None,
+    seeds: Annotated[
+        int | None, typer.Option("--seeds", metavar="N", help="Repeat with so many seeds.")
+    ] = None,
+    failed_links: Annotated[
+        float | None,
+        typer.Option("--failed-links", metavar="SHARE", help="Of the links, e.g. 0.01."),
+    ] = None,
 ) -> int:
-    """Show what a scenario would do: fabric, addresses, flows, paths, bounds. Needs no root."""
+    """Show what a scenario would do: fabric, addresses, flows, paths, bounds. Needs no root.
+
+    With --gpus, show the link loads that routing schemes give on a fabric of a published size.
+    """
+    at_scale = {
+        "topology": topology, "routing": routing, "flows": flows, "qps": qps,
+        "source_ports": source_ports, "seeds": seeds, "failed_links": failed_links,
+    }  # fmt: skip
+    given = {name: value for name, value in at_scale.items() if value is not None}
+    if gpus is not None:
+        if scenario is not None or set_ or dilation is not None:
+            raise CommandError("--gpus plans without a scenario", ExitStatus.USAGE)
+        return _plan_at_scale(gpus, given)
+    if given:
+        option = next(iter(given)).replace("_", "-")
+        raise CommandError(f"--{option} goes with --gpus", ExitStatus.USAGE)
+    if scenario is None:
+        raise CommandError("plan needs a SCENARIO, or --gpus", ExitStatus.USAGE)
     from testbed.plan_view import print_plan
 
     print_plan(_load(scenario, set_, dilation, None), _console())
@@ -259,10 +305,10 @@ def _complain(message: str, status: int) -> int:
     return int(status)
 
 
-def _console() -> Console:
+def _console(*, stderr: bool = False) -> Console:
     from rich.console import Console
 
-    return Console(highlight=False)
+    return Console(highlight=False, stderr=stderr)
 
 
 def _load(
@@ -277,6 +323,16 @@ def _load(
         return load_scenario(scenario, assignments, capture=capture or ())
     except ScenarioError as error:
         raise CommandError(str(error), ExitStatus.USAGE) from error
+
+
+def _plan_at_scale(gpus: int, options: dict[str, Any]) -> int:
+    from testbed.plan_scale import ScaleOptions, print_scale_plan
+
+    try:
+        print_scale_plan(ScaleOptions(gpus=gpus, **options), _console(), _console(stderr=True))
+    except ValueError as error:
+        raise CommandError(str(error), ExitStatus.USAGE) from error
+    return ExitStatus.OK
 
 
 def _choose_variants(scenario: Scenario, wanted: list[str] | None) -> tuple[str, ...]:

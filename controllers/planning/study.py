@@ -1,0 +1,185 @@
+"""What a scheme makes of a pattern, over many seeds: link loads, their ratio, the slowdown.
+
+A link's *load* is what it is offered over its capacity, when every GPU sends at its NIC's rate. The
+*slowdown* is the load of the busiest link, but at least 1: the time in which that link carries its
+bytes, over the time in which the NICs would send theirs; a synchronous collective waits for it. It
+is the least that any transport can reach on these paths. A connection's slowdown is that of the
+busiest link among its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from controllers.planning.fabric import ArrayFabric, BoolArray, FloatArray
+from controllers.planning.flows import make_flows
+from controllers.planning.placement import Placement, RoutedFabric
+from controllers.planning.schemes import create_planner
+
+_TIER_NAMES = ("NIC", "leaf", "spine", "core")
+
+
+@dataclass(frozen=True)
+class Question:
+    """What to plan. ``failed_links`` is the share of the links between switches that are down."""
+
+    fabric: ArrayFabric
+    pattern: str
+    gpus: int
+    qps: int = 1
+    port_per_qp: bool = False
+    failed_links: float = 0.0
+    seeds: Sequence[int] = (0,)
+
+
+@dataclass(frozen=True)
+class Statistic:
+    """A figure over the seeds."""
+
+    mean: float
+    p99: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Statistic:
+        """The mean and the 99th percentile."""
+        return cls(float(np.mean(values)), float(np.percentile(values, 99)))
+
+
+@dataclass(frozen=True)
+class Layer:
+    """All live edges from one tier to another. ``ratio`` is ``most`` over ``mean``."""
+
+    name: str
+    mean: float
+    most: float
+    idle: float
+
+    @property
+    def ratio(self) -> float:
+        """The busiest link's load over the mean; 1 where there is no load."""
+        return self.most / self.mean if self.mean else 1.0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One scheme with one seed. ``lost`` is the share of the QPs that have no path."""
+
+    layers: tuple[Layer, ...]
+    slowdown: float
+    connection_slowdown: float
+    lost: float
+
+
+@dataclass(frozen=True)
+class LayerSummary:
+    """A layer over all seeds; ``mean`` and ``idle`` are means of it."""
+
+    name: str
+    mean: float
+    most: Statistic
+    ratio: Statistic
+    idle: float
+
+
+@dataclass(frozen=True)
+class Summary:
+    """One scheme over all seeds."""
+
+    scheme: str
+    layers: tuple[LayerSummary, ...]
+    slowdown: Statistic
+    connection_slowdown: float
+    lost: float
+
+    @classmethod
+    def of(cls, scheme: str, outcomes: Sequence[Outcome]) -> Summary:
+        """Aggregate."""
+        return cls(
+            scheme,
+            tuple(_summarise(layers) for layers in zip(*(o.layers for o in outcomes), strict=True)),
+            Statistic.of([outcome.slowdown for outcome in outcomes]),
+            float(np.mean([outcome.connection_slowdown for outcome in outcomes])),
+            float(np.mean([outcome.lost for outcome in outcomes])),
+        )
+
+
+def study(
+    schemes: Sequence[str],
+    question: Question,
+    *,
+    progress: Callable[[float], None] = lambda _: None,
+) -> list[Summary]:
+    """Plan every scheme with every seed; the same seed means the same flows and failed links.
+
+    ``progress`` is told the share that is done. Raises ValueError for an unknown scheme or pattern.
+    """
+    outcomes: dict[str, list[Outcome]] = {scheme: [] for scheme in schemes}
+    steps = len(schemes) * len(question.seeds)
+    for done, (scheme, outcome) in enumerate(_outcomes(schemes, question), start=1):
+        outcomes[scheme].append(outcome)
+        progress(done / steps)
+    return [Summary.of(scheme, found) for scheme, found in outcomes.items()]
+
+
+def _outcomes(schemes: Sequence[str], question: Question) -> Iterator[tuple[str, Outcome]]:
+    fabric = question.fabric
+    healthy = RoutedFabric.of(fabric)
+    for seed in question.seeds:
+        live = draw_live_links(fabric, question.failed_links, seed)
+        routed = healthy if live.all() else healthy.without(live)
+        flows = make_flows(
+            fabric,
+            question.pattern,
+            gpus=question.gpus,
+            qps=question.qps,
+            port_per_qp=question.port_per_qp,
+            seed=seed,
+        )
+        for scheme in schemes:
+            placement = create_planner(scheme, seed=seed).place(routed, flows)
+            yield scheme, judge(placement, live)
+
+
+def draw_live_links(fabric: ArrayFabric, failed: float, seed: int) -> BoolArray:
+    """Which links between switches are up when a share of them, drawn at random, has failed."""
+    live = np.ones(fabric.links, dtype=bool)
+    random = np.random.default_rng([seed, 1])  # apart from the numbers that the flows draw
+    live[random.permutation(fabric.links)[: round(failed * fabric.links)]] = False
+    return live
+
+
+def judge(placement: Placement, live: BoolArray) -> Outcome:
+    """The figures of one placement; ``live`` are the links between switches that are up."""
+    fabric = placement.fabric
+    loads: FloatArray = placement.loads / fabric.capacities
+    up = np.concatenate([live, live, np.ones(fabric.edges - 2 * fabric.links, dtype=bool)])
+    return Outcome(
+        tuple(_layers(fabric, loads, up)),
+        max(float(loads.max()), 1.0),
+        float(np.maximum(placement.worst(loads), 1.0).mean()),
+        float(placement.lost.mean()),
+    )
+
+
+def _layers(fabric: ArrayFabric, loads: FloatArray, up: BoolArray) -> Iterator[Layer]:
+    """The layers between switches, in the order in which a packet meets them."""
+    top = int(fabric.tiers.max())
+    climb = [(tier, tier + 1) for tier in range(1, top)]
+    for lower, upper in climb + [(b, a) for a, b in reversed(climb)]:
+        among = (fabric.edge_tiers == (lower, upper)).all(axis=1) & up
+        found = loads[among] if among.any() else np.zeros(1)
+        name = f"{_TIER_NAMES[lower]} to {_TIER_NAMES[upper]}"
+        yield Layer(name, float(found.mean()), float(found.max()), float((found == 0).mean()))
+
+
+def _summarise(layers: Sequence[Layer]) -> LayerSummary:
+    return LayerSummary(
+        layers[0].name,
+        float(np.mean([layer.mean for layer in layers])),
+        Statistic.of([layer.most for layer in layers]),
+        Statistic.of([layer.ratio for layer in layers]),
+        float(np.mean([layer.idle for layer in layers])),
+    )
