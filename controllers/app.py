@@ -1,20 +1,25 @@
-"""The SDN application: installs a program's entries in the switches. The only sender of messages.
+"""The SDN application: keeps the switches at a program's entries. The only sender of messages.
 
 On every connection it stages the switch's entries in a bundle, and commits it when a barrier shows
 that none was refused; a second barrier shows that the entries are in force. When all switches of
 the program have come so far it reports ready. A switch that reconnects, or a controller that is
 started again mid-run, repeats this without a packet noticing.
+
+An update is a new program: each switch gets, in a bundle of the same kind, what differs for it.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import socket
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from controllers import messages, sdn
+from controllers.differences import Differences
 from controllers.entries import Entry
 from controllers.program import Program, SwitchProgram
 
@@ -39,17 +44,28 @@ class StatusReporter:
             LOG.warning("status reader is gone: %s", error)
 
 
+class ProgramChanged(sdn.Event):  # type: ignore[misc]
+    """The runner wants the switches to hold another program, which it numbers ``version``."""
+
+    def __init__(self, program: Program, version: int) -> None:
+        super().__init__()
+        self.program = program
+        self.version = version
+
+
 @dataclass(slots=True)
 class Installation:
     """How far a switch has come. Transaction ids tell which message an answer belongs to."""
 
     datapath: Any
     switch: SwitchProgram
+    bundle_id: int
     entries: dict[int, Entry] = field(default_factory=dict)
     staged: int | None = None
     """Transaction id of the barrier after all entries."""
     committed: int | None = None
     """Transaction id of the barrier after the commit."""
+    in_force: bool = False
 
 
 class RoutingApp(sdn.App):  # type: ignore[misc]
@@ -62,33 +78,71 @@ class RoutingApp(sdn.App):  # type: ignore[misc]
         self._switches = {switch.datapath_id: switch for switch in program.switches}
         self._report = report
         self._installations: dict[int, Installation] = {}
-        self._installed: set[int] = set()
+        self._bundles = itertools.count(1)
+        self._missing = set(self._switches)
+        """Switches that do not hold their entries of the current program yet."""
+        self._version = self._reported = 0
         self._ready = False
 
     @sdn.set_ev_cls(sdn.ofp_event.EventOFPSwitchFeatures, sdn.CONFIG_DISPATCHER)  # type: ignore[untyped-decorator]
     def switch_connected(self, event: Any) -> None:
         """A switch has introduced itself: program it."""
         datapath = event.msg.datapath
-        switch = self._switches.get(datapath.id)
-        if switch is None:
+        if datapath.id not in self._switches:
             self._report(
                 "error",
                 text=f"a switch with datapath id {datapath.id:#x} connected; "
                 f"the program knows {', '.join(f'{known:#x}' for known in self._switches)}",
             )
             return
-        self._stage(Installation(datapath, switch))
+        self._stage_all(datapath)
 
-    def _stage(self, installation: Installation) -> None:
-        datapath, switch = installation.datapath, installation.switch
-        self._installations[datapath.id] = installation
-        self._send(datapath, messages.open_bundle(datapath, switch.datapath_id))
+    @sdn.set_ev_cls(ProgramChanged)  # type: ignore[untyped-decorator]
+    def program_changed(self, event: ProgramChanged) -> None:
+        """Bring every switch from the entries that it holds to those of another program."""
+        previous = self._switches
+        wanted = {switch.datapath_id: switch for switch in event.program.switches}
+        if wanted.keys() != previous.keys():
+            self._report("error", text=f"update {event.version} is for other switches")
+            return
+        self._switches = wanted
+        self._version = event.version
+        for datapath_id, switch in self._switches.items():
+            changes = Differences.between(previous[datapath_id].entries, switch.entries)
+            if not changes:
+                continue
+            self._missing.add(datapath_id)
+            installation = self._installations.get(datapath_id)
+            if installation is None:
+                continue  # it gets all when it connects
+            if installation.in_force:
+                self._stage_changes(installation.datapath, changes)
+            else:
+                self._stage_all(installation.datapath)
+        self._report_when_all_have_it()
+
+    def _stage_all(self, datapath: Any) -> None:
+        switch = self._switches[datapath.id]
         delete = messages.delete_all(datapath)
-        self._send(datapath, messages.in_bundle(datapath, switch.datapath_id, delete))
-        for entry in switch.entries:
-            add = messages.add(datapath, entry)
-            staged = messages.in_bundle(datapath, switch.datapath_id, add)
-            installation.entries[self._send(datapath, staged)] = entry
+        adds = [(messages.add(datapath, entry), entry) for entry in switch.entries]
+        self._stage(datapath, [(delete, None), *adds])
+
+    def _stage_changes(self, datapath: Any, changes: Differences) -> None:
+        new = (*changes.added, *changes.modified)
+        steps = [(messages.delete(datapath, entry), entry) for entry in changes.removed]
+        steps += [(messages.add(datapath, entry), entry) for entry in new]
+        self._stage(datapath, steps)
+
+    def _stage(self, datapath: Any, steps: Sequence[tuple[Any, Entry | None]]) -> None:
+        switch = self._switches[datapath.id]
+        installation = Installation(datapath, switch, next(self._bundles))
+        self._installations[datapath.id] = installation
+        self._send(datapath, messages.open_bundle(datapath, installation.bundle_id))
+        for message, entry in steps:
+            staged = messages.in_bundle(datapath, installation.bundle_id, message)
+            xid = self._send(datapath, staged)
+            if entry is not None:
+                installation.entries[xid] = entry
         installation.staged = self._send(datapath, messages.barrier(datapath))
 
     @staticmethod
@@ -106,18 +160,28 @@ class RoutingApp(sdn.App):  # type: ignore[misc]
         if installation is None:
             return  # refused, and reported
         if message.xid == installation.staged:
-            commit = messages.commit_bundle(datapath, installation.switch.datapath_id)
+            commit = messages.commit_bundle(datapath, installation.bundle_id)
             self._send(datapath, commit)
             installation.committed = self._send(datapath, messages.barrier(datapath))
         elif message.xid == installation.committed:
+            installation.in_force = True
             self._in_force(installation.switch)
 
     def _in_force(self, switch: SwitchProgram) -> None:
         self._report("installed", switch=switch.name, entries=len(switch.entries))
-        self._installed.add(switch.datapath_id)
-        if len(self._installed) == len(self._switches) and not self._ready:
+        if switch.entries == self._switches[switch.datapath_id].entries:
+            self._missing.discard(switch.datapath_id)
+            self._report_when_all_have_it()
+
+    def _report_when_all_have_it(self) -> None:
+        if self._missing:
+            return
+        if not self._ready:
             self._ready = True
             self._report("ready", switches=len(self._switches), library=sdn.name)
+        if self._version != self._reported:
+            self._reported = self._version
+            self._report("updated", version=self._version)
 
     @sdn.set_ev_cls(sdn.ofp_event.EventOFPErrorMsg, _ALL_STATES)  # type: ignore[untyped-decorator]
     def error_received(self, event: Any) -> None:
@@ -129,7 +193,7 @@ class RoutingApp(sdn.App):  # type: ignore[misc]
         if installation is not None:
             entry = installation.entries.get(message.xid)
         if installation is not None and installation.committed is None:
-            discard = messages.discard_bundle(datapath, installation.switch.datapath_id)
+            discard = messages.discard_bundle(datapath, installation.bundle_id)
             self._send(datapath, discard)
         switch = self._switches.get(datapath.id)
         self._report(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import ctypes
 import errno
+import json
 import logging
 import os
 import signal
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from controllers import sdn
-from controllers.app import RoutingApp, StatusReporter
+from controllers.app import ProgramChanged, RoutingApp, StatusReporter
 from controllers.port_owner import port_owner
 from controllers.program import ProgramError, load_program
 
@@ -64,6 +65,29 @@ def connect_status(address: str) -> socket.socket:
     return stream
 
 
+def obey(stream: socket.socket, application: Any, report: StatusReporter) -> None:
+    """Take commands, one JSON object a line, from the status socket until its other end closes.
+
+    ``{"command": "update", "program": FILE, "version": N}`` is the only one there is.
+    """
+    pending = b""
+    while True:
+        sdn.wait_readable(stream)
+        data = stream.recv(65536)
+        if not data:
+            return
+        *lines, pending = (pending + data).split(b"\n")
+        for line in lines:
+            command = json.loads(line)
+            try:
+                program = load_program(Path(command["program"]))
+            except ProgramError as error:
+                report("error", text=str(error))
+                continue
+            change = ProgramChanged(program, command["version"])
+            application.send_event(application.name, change)
+
+
 def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     """The command line; usage errors exit with status 2."""
     parser = argparse.ArgumentParser(
@@ -93,7 +117,8 @@ def main(arguments: Sequence[str]) -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     try:
         program = load_program(options.program)
-        report = StatusReporter(connect_status(options.status))
+        stream = connect_status(options.status)
+        report = StatusReporter(stream)
         listener = sdn.hub.listen(options.address, reuse_port=False)
     except ProgramError as error:
         print(error, file=sys.stderr)
@@ -110,6 +135,8 @@ def main(arguments: Sequence[str]) -> int:
         manager.instantiate(application, **given)
     for application in manager.applications.values():
         application.start()
+    routing = manager.applications[RoutingApp.__name__]
+    sdn.hub.spawn(obey, stream, routing, report)
     while True:
         sdn.hub.sleep(3600)
 

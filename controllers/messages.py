@@ -98,7 +98,7 @@ def instructions(datapath: Any, actions: Iterable[Action]) -> list[Any]:
 
 
 def add(datapath: Any, entry: Entry) -> Any:
-    """An OFPFlowMod that adds an entry."""
+    """An OFPFlowMod that adds an entry, in place of the one with the same match and priority."""
     return datapath.ofproto_parser.OFPFlowMod(
         datapath,
         table_id=entry.table,
@@ -108,6 +108,19 @@ def add(datapath: Any, entry: Entry) -> Any:
         out_group=datapath.ofproto.OFPG_ANY,
         match=match(datapath, entry.match),
         instructions=instructions(datapath, entry.actions),
+    )
+
+
+def delete(datapath: Any, entry: Entry) -> Any:
+    """An OFPFlowMod that removes exactly this entry."""
+    return datapath.ofproto_parser.OFPFlowMod(
+        datapath,
+        table_id=entry.table,
+        command=datapath.ofproto.OFPFC_DELETE_STRICT,
+        priority=entry.priority,
+        out_port=datapath.ofproto.OFPP_ANY,
+        out_group=datapath.ofproto.OFPG_ANY,
+        match=match(datapath, entry.match),
     )
 
 

@@ -1,4 +1,4 @@
-"""The controller as a child process: start it, wait until the fabric is programmed, stop it.
+"""The controller as a child process: start it, give it programs, wait for the fabric, stop it.
 
 The child runs ``controllers.launch`` under this Python or, for Ryu's own environment, under another
 one. It sends its status over a Unix socket in the abstract namespace, which leaves no file behind
@@ -52,8 +52,10 @@ class ControllerProcess:
         self._process: subprocess.Popen[bytes] | None = None
         self._status: socket.socket | None = None
         self._pending = b""
+        self._commands: list[bytes] = []
+        self._version = self._started_with = 0
         self.events: list[dict[str, Any]] = []
-        """All events so far, in order of arrival."""
+        """All events of the running child so far, in order of arrival."""
 
     def start(self) -> None:
         """Start the child. Does nothing if it runs. Raises OSError if it cannot be executed."""
@@ -62,6 +64,8 @@ class ControllerProcess:
         self.stop()
         self.events = []
         self._pending = b""
+        self._commands = []
+        self._started_with = self._version
         name = f"rocelab-controller-{os.getpid()}-{next(_numbers)}"
         self._status = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._status.bind(f"\0{name}")
@@ -87,6 +91,41 @@ class ControllerProcess:
     def wait_ready(self, timeout: float) -> dict[str, Any]:
         """Wait until every switch holds its entries; returns the event. Raises ControllerError."""
         return self._wait_for("ready", timeout)
+
+    def update(self, program: Path) -> int:
+        """Have the switches brought to another program; returns its version, for ``in_force``.
+
+        Does not wait. The file must stay as it is. Raises ControllerError if the child has ended.
+        """
+        self._program = program
+        self._version += 1
+        command = {"command": "update", "program": str(program.absolute())}
+        line = json.dumps({**command, "version": self._version}).encode() + b"\n"
+        self._commands.append(line)
+        self._send_commands()
+        return self._version
+
+    def restart(self) -> None:
+        """Kill the child and start another one with the latest program. Does not wait for it."""
+        if self._process is not None:
+            self._process.kill()
+        self.stop()
+        self.start()
+
+    def in_force(self, version: int) -> bool:
+        """Whether all switches hold that version of the program, or a later one. Never blocks.
+
+        Raises ControllerError if the controller has ended or has reported an error.
+        """
+        while received := self._receive(0.0):
+            pass
+        self._raise_errors()
+        if received is False:
+            raise ControllerError(self._last_words())
+        names = [event["event"] for event in self.events]
+        reached = [self._started_with] if "ready" in names else []
+        reached += [int(event["version"]) for event in self.events if event["event"] == "updated"]
+        return max(reached, default=-1) >= version
 
     def poll(self) -> list[dict[str, Any]]:
         """Take in what the child has reported since; returns all events. Never blocks."""
@@ -130,10 +169,8 @@ class ControllerProcess:
     def _wait_for(self, wanted: str, timeout: float) -> dict[str, Any]:
         deadline = time.monotonic() + timeout
         while True:
+            self._raise_errors()
             for event in self.events:
-                if event["event"] == "error":
-                    switch = f"{event['switch']}: " if event.get("switch") else ""
-                    raise ControllerError(f"controller: {switch}{event['text']}")
                 if event["event"] == wanted:
                     return event
             left = deadline - time.monotonic()
@@ -144,6 +181,27 @@ class ControllerProcess:
                 )
             if self._receive(left) is False:
                 raise ControllerError(self._last_words())
+
+    def _raise_errors(self) -> None:
+        for event in self.events:
+            if event["event"] == "error":
+                switch = f"{event['switch']}: " if event.get("switch") else ""
+                raise ControllerError(f"controller: {switch}{event['text']}")
+
+    def _send_commands(self) -> None:
+        """Send what waits, if the child has connected its status socket."""
+        if self._status is None or self._listens(self._status):
+            return
+        try:
+            while self._commands:
+                self._status.sendall(self._commands[0])
+                del self._commands[0]
+        except OSError:
+            raise ControllerError(self._last_words()) from None
+
+    @staticmethod
+    def _listens(stream: socket.socket) -> bool:
+        return bool(stream.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
 
     def _progress(self) -> str:
         installed = sorted({e["switch"] for e in self.events if e["event"] == "installed"})
@@ -167,10 +225,11 @@ class ControllerProcess:
             os.close(ended)
         if status not in readable:
             return False if readable else None
-        if self._status.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+        if self._listens(self._status):
             connection, _ = self._status.accept()
             self._status.close()
             self._status = connection
+            self._send_commands()
             return True
         data = self._status.recv(65536)
         *lines, self._pending = (self._pending + data).split(b"\n")

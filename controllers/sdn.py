@@ -9,6 +9,8 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import os
+import select
+import socket
 from importlib import metadata
 from types import ModuleType
 from typing import Any
@@ -56,6 +58,8 @@ _controller = _module("controller.controller")
 
 hub: Any = _module("lib.hub")
 """Threads and sockets as the library has them: native for os-ken, eventlet for Ryu."""
+Event: Any = _module("controller.event").EventBase
+"""Base class of events that applications handle."""
 ofp_event: Any = _module("controller.ofp_event")
 ofp_handler: Any = _module("controller.ofp_handler")
 ofproto_v1_3: Any = _module("ofproto.ofproto_v1_3")
@@ -72,3 +76,11 @@ CONFIG_DISPATCHER: str = _handler.CONFIG_DISPATCHER
 MAIN_DISPATCHER: str = _handler.MAIN_DISPATCHER
 serve_datapath: Any = _controller.datapath_connection_factory
 """Serve one switch's connection until it closes: ``serve_datapath(socket, address)``."""
+
+
+def wait_readable(stream: socket.socket) -> None:
+    """Wait until a socket can be read, while the library's other threads go on."""
+    if name == "ryu":
+        importlib.import_module("eventlet.hubs").trampoline(stream, read=True)
+    else:
+        select.select([stream], [], [])
