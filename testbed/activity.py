@@ -1,7 +1,8 @@
 """A board in shared memory on which every server says what it does and what it waits for.
 
 The runner reads it to show progress and to decide whether emulated time may be skipped: nothing in
-flight, and everyone only waits for a timer. Nothing here imports from the rest of the project.
+flight, and everyone only waits for a timer. The other way round it tells the servers which ports
+have lost their link. Nothing here imports from the rest of the project.
 """
 
 from __future__ import annotations
@@ -58,16 +59,28 @@ class ActivityRow:
 
 
 class ActivityBoard:
-    """Rows for a number of servers, in anonymous memory that forked processes share."""
+    """Rows for a number of servers, in anonymous memory that forked processes share.
 
-    def __init__(self, servers: int) -> None:
-        self._memory = mmap.mmap(-1, max(1, servers) * ROW_DTYPE.itemsize)
+    ``port_down`` has one byte for each interface, in the topology's order: 1 while the port at
+    that end has no link. The runner writes it, and then wakes the server that owns the port.
+    """
+
+    def __init__(self, servers: int, interfaces: int = 0) -> None:
+        rows = max(1, servers) * ROW_DTYPE.itemsize
+        self._memory = mmap.mmap(-1, rows + interfaces)
         self.rows = np.frombuffer(self._memory, dtype=ROW_DTYPE, count=servers)
+        self._flags = memoryview(self._memory)[rows : rows + interfaces]
+        self.port_down = np.frombuffer(self._flags, dtype=np.uint8)
 
     def row(self, server: int) -> ActivityRow:
         """The writer's side of a server's row."""
         start = server * ROW_DTYPE.itemsize
         return ActivityRow(memoryview(self._memory)[start : start + ROW_DTYPE.itemsize])
+
+    @property
+    def port_flags(self) -> memoryview:
+        """``port_down`` as a server reads it: a byte is cheaper to get at than an array element."""
+        return self._flags
 
     def all_waiting(self) -> bool:
         """Whether every server is waiting, with nothing received or done in between two looks."""

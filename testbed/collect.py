@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any, get_args
 
@@ -43,7 +43,7 @@ from testbed.topology import NodeKind
 from traffic.bounds import ETHERNET_OVERHEAD, PACKET_HEADERS, lower_bound
 from traffic.nic import is_data_opcode
 from traffic.rank import ConnectionReport
-from traffic.server import RankReport
+from traffic.server import PortReport, RankReport
 from traffic.workloads import create_workload
 
 UNFINISHED = "unfinished"
@@ -135,10 +135,12 @@ def _flows(m: Measurements) -> list[FlowResult]:
     counted: set[int] = set()
     for flow in m.plan.flows:
         c = m.plan.connections[flow.connection]
-        requester = reports[c.index, c.source_rank].counters
-        responder = reports[c.index, c.destination_rank].counters
-        if c.index in counted:  # a connection's counters go to the first of its flows
-            requester, responder = defaultdict(int), defaultdict(int)
+        requester: Counter[str] = Counter()
+        responder: Counter[str] = Counter()
+        if c.index not in counted:  # a connection's counters go to the first of its flows
+            for index in m.plan.group(c.index):
+                requester.update(reports[index, c.source_rank].counters)
+                responder.update(reports[index, c.destination_rank].counters)
         counted.add(c.index)
         progress = m.reports[c.source_rank].flows.get(flow.index)
         completed = progress.completed if progress is not None else 0
@@ -175,7 +177,7 @@ def _flows(m: Measurements) -> list[FlowResult]:
 
 
 def _rank(m: Measurements, report: RankReport) -> RankResult:
-    lateness = _percentiles([report.send_lateness])
+    lateness = _percentiles(port.send_lateness for port in report.ports)
     counts = report.counts
     return RankResult(
         rank=report.rank,
@@ -271,10 +273,30 @@ def _ledger(m: Measurements) -> Ledger:
                 dropped=_dropped(port),
             )
         )
-    return build_ledger([_nic_counters(m, report) for report in m.reports], ports)
+    nics = [
+        _nic_counters(m, port, sent)
+        for report in m.reports
+        for port, sent in zip(report.ports, _sent_by_queue_pairs(report), strict=True)
+    ]
+    return build_ledger(nics, ports)
 
 
-def _nic_counters(m: Measurements, report: RankReport) -> NicCounters:
+def _sent_by_queue_pairs(report: RankReport) -> list[int]:
+    """Packets of a rank's queue pairs by NIC port.
+
+    A queue pair counts what it sends from all ports together: what is not the others' is the
+    first one's.
+    """
+    sent = sum(
+        c.counters["sent_packets"] + c.counters["acks_sent"] + c.counters["naks_sent"]
+        + c.counters["rnr_naks_sent"] + c.counters["error_naks_sent"]
+        for c in report.connections
+    )  # fmt: skip
+    others = [p.counts["sent_data"][0] + p.counts["sent_control"][0] for p in report.ports[1:]]
+    return [sent - sum(others), *others]
+
+
+def _nic_counters(m: Measurements, report: PortReport, sent: int) -> NicCounters:
     counts = {name: Count(*count) for name, count in report.counts.items()}
     data, control, other = TrafficClass.DATA, TrafficClass.CONTROL, TrafficClass.OTHER
     held: dict[TrafficClass, Count] = {}
@@ -294,18 +316,15 @@ def _nic_counters(m: Measurements, report: RankReport) -> NicCounters:
         send_dropped={"injected loss": {data: counts["injected_loss"]}},
         receive_dropped=received,
         held=held,
-        queue_pair_sent=sum(
-            c.counters["sent_packets"] + c.counters["acks_sent"] + c.counters["naks_sent"]
-            + c.counters["rnr_naks_sent"] + c.counters["error_naks_sent"]
-            for c in report.connections
-        ),
-    )  # fmt: skip
+        queue_pair_sent=sent,
+    )
 
 
 def _fidelity(scenario: Scenario, m: Measurements, ledger: Ledger) -> Fidelity:
     rate = max(i.rate for i in m.topology.interfaces.values())
     frame = scenario.nic.path_mtu + PACKET_HEADERS + ETHERNET_OVERHEAD
-    sockets = {r.interface: r.socket_drops for r in m.reports if r.socket_drops}
+    nics = [port for report in m.reports for port in report.ports]
+    sockets = {port.interface: port.socket_drops for port in nics if port.socket_drops}
     if m.forwarding_drops:
         sockets["Open vSwitch"] = m.forwarding_drops
     lost_records = int(m.ports["lost_records"].sum())
@@ -319,8 +338,8 @@ def _fidelity(scenario: Scenario, m: Measurements, ledger: Ledger) -> Fidelity:
             dilation=m.dilation,
             frame_time=frame * 8 / rate,
             base_rtt=base_rtt(m.topology, m.plan),
-            nic_lateness=_percentiles(r.send_lateness for r in m.reports),
-            timer_lateness=_percentiles(r.delivery_lateness for r in m.reports),
+            nic_lateness=_percentiles(port.send_lateness for port in nics),
+            timer_lateness=_percentiles(port.delivery_lateness for port in nics),
             forwarding_latency_wall=m.probe.latency,
             link_rates=m.telemetry.link_rates(),
             cpu_steal=m.cpu_steal,
@@ -336,10 +355,10 @@ def _fidelity(scenario: Scenario, m: Measurements, ledger: Ledger) -> Fidelity:
 def _lost_line_time(m: Measurements) -> float:
     """The largest share, among the NICs, of the time with work in which the wire was left idle."""
     shares = [0.0]
-    for report in m.reports:
-        lost = math.fsum(report.send_lateness)
-        if report.busy_time:
-            shares.append(lost / (report.busy_time + lost))
+    for port in (port for report in m.reports for port in report.ports):
+        lost = math.fsum(port.send_lateness)
+        if port.busy_time:
+            shares.append(lost / (port.busy_time + lost))
     return max(shares)
 
 

@@ -27,6 +27,7 @@ from testbed.telemetry import Telemetry
 from testbed.topology import Interface, Topology
 from traffic.faults import PacketDrop
 from traffic.plan import Plan
+from traffic.qp.attributes import Reordering
 from traffic.server import RankReport
 from traffic.settings import LossSettings, PortSettings, ServerSettings, TransportSettings
 
@@ -147,7 +148,7 @@ class Experiment:
     def _run(self) -> Measurements:
         probe = self.build()
         clock = EmulatedClock.shared(self._dilation)
-        board = ActivityBoard(len(self._topology.servers))
+        board = ActivityBoard(len(self._topology.servers), len(self._topology.interfaces))
         pool = ServerPool(clock, board)
         captures: list[Capture] = []
         try:
@@ -268,6 +269,7 @@ class Experiment:
             min_rnr_timer=nic.min_rnr_timer,
             ack_interval=nic.ack_interval,
             send_window=nic.send_window,
+            reordering=Reordering(nic.reordering_threshold, nic.reordering_timeout),
         )
         frame_time = (nic.path_mtu + 100) * 8 / max(i.rate for i in topology.interfaces.values())
         longest = 2 * max(node.tier for node in topology.nodes.values()) + 1
@@ -276,7 +278,7 @@ class Experiment:
                 name=server.name,
                 index=index,
                 network_namespace=f"/proc/{self.fabric.pid_of(server.name)}/ns/net",
-                ports=tuple(self._ports_of(server.name)),
+                ranks=self._ports_of(server.name),
                 transport=transport,
                 losses=self._losses(),
                 lead=max(SEND_AHEAD / self._dilation, frame_time),
@@ -286,20 +288,26 @@ class Experiment:
             for index, server in enumerate(topology.servers)
         ]
 
-    def _ports_of(self, server: str) -> list[PortSettings]:
-        return [
-            PortSettings(
-                rank=rank.rank,
-                interface=nic.name,
-                mac=nic.mac,
-                address=nic.address,
-                gateway_mac=self._topology.nodes[nic.peer_node].router_mac,
-                rate=nic.rate,
+    def _ports_of(self, server: str) -> tuple[tuple[PortSettings, ...], ...]:
+        """For each rank of a server the ports of its NIC."""
+        topology = self._topology
+        rows = {name: row for row, name in enumerate(topology.interfaces)}
+        return tuple(
+            tuple(
+                PortSettings(
+                    rank=rank.rank,
+                    interface=nic.name,
+                    mac=nic.mac,
+                    address=nic.address,
+                    gateway_mac=topology.nodes[nic.peer_node].router_mac,
+                    rate=nic.rate,
+                    row=rows[nic.name],
+                )
+                for nic in topology.nic_ports(rank.rank)
             )
-            for rank in self._topology.ranks
+            for rank in topology.ranks
             if rank.server == server
-            for nic in (self._topology.nic(rank.rank),)
-        ]
+        )
 
     def _losses(self) -> LossSettings:
         drops: dict[int, list[PacketDrop]] = {}

@@ -53,7 +53,7 @@ class ServerPool:
             pid = os.fork()
             if pid == 0:
                 own.close()
-                serve(server, plan, self._clock, row, theirs, wake)
+                serve(server, plan, self._clock, row, self._board.port_flags, theirs, wake)
             theirs.close()
             self._processes.append(_Process(server.name, pid, own, wake))
 

@@ -31,6 +31,8 @@ ECN_CE: Final = 3
 """ECN codepoint "congestion experienced" (RFC 3168)."""
 ACK_REQUEST: Final = 1 << 31
 """AckReq, in the word of the BTH that ends with the PSN."""
+MIGRATION_REQUEST: Final = 1 << 22
+"""MigReq, in the word of the BTH that begins with the opcode."""
 
 _IP: Final = 14
 _UDP: Final = 34
@@ -43,6 +45,7 @@ _HEADERS: Final = struct.Struct(">12xH BBHHHBBH II HHHH III")
 _BTH_WORDS: Final = struct.Struct(">III")
 _RETH: Final = struct.Struct(">QII")
 _WORD: Final = struct.Struct(">I")
+_PORT: Final = struct.Struct(">H")
 _ICRC: Final = struct.Struct("<I")
 _MORE_FRAGMENTS_OR_OFFSET: Final = 0x3FFF
 _SEED: Final = zlib.crc32(b"\xff" * 8)
@@ -280,8 +283,10 @@ class FrameTemplate:
         "_covered",
         "_end",
         "_frame",
+        "_low_half",
         "_prefix_crc",
         "_sizes",
+        "_sizes_by_port",
         "_view",
         "dest_qp",
     )
@@ -309,7 +314,9 @@ class FrameTemplate:
         )  # fmt: skip
         struct.pack_into(">HHHH", self._buffer, _UDP, source_port, ROCE_UDP_PORT, 0, 0)
         self.dest_qp = dest_qp
+        self._low_half = DEFAULT_PKEY
         self._sizes: dict[int, tuple[bytes, int]] = {}
+        self._sizes_by_port = {source_port: self._sizes}
         self._end = 0
         self._prefix_crc = 0
         self._covered = self._view[:0]
@@ -317,15 +324,40 @@ class FrameTemplate:
 
     @property
     def source_port(self) -> int:
-        """The UDP source port: what a fabric hashes to choose a path."""
+        """The UDP source port: what a fabric hashes to choose a path.
+
+        Headers are remembered for every port used, so that packets may take turns among several.
+        """
         port: int = struct.unpack_from(">H", self._buffer, _UDP)[0]
         return port
 
     @source_port.setter
     def source_port(self, port: int) -> None:
-        struct.pack_into(">H", self._buffer, _UDP, port)
-        self._sizes.clear()
-        self._end = 0
+        sizes = self._sizes_by_port.get(port)
+        if sizes is None:
+            sizes = self._sizes_by_port[port] = {}
+        if sizes is not self._sizes:
+            self._sizes = sizes
+            _PORT.pack_into(self._buffer, _UDP, port)
+            self._end = 0
+
+    @property
+    def dest_mac(self) -> str:
+        """The MAC address of the next hop. No part of the ICRC."""
+        return ":".join(f"{byte:02x}" for byte in self._buffer[:6])
+
+    @dest_mac.setter
+    def dest_mac(self, address: str) -> None:
+        self._buffer[:6] = mac_bytes(address)
+
+    @property
+    def migrated(self) -> bool:
+        """MigReq of the BTH: the sender has left its first path (IBTA vol. 1, 17.2.8)."""
+        return bool(self._low_half & MIGRATION_REQUEST)
+
+    @migrated.setter
+    def migrated(self, value: bool) -> None:
+        self._low_half = DEFAULT_PKEY | (MIGRATION_REQUEST if value else 0)
 
     def stamp(
         self,
@@ -353,7 +385,7 @@ class FrameTemplate:
         _BTH_WORDS.pack_into(
             buffer,
             _BTH,
-            opcode << 24 | solicited << 23 | pad << 20 | DEFAULT_PKEY,
+            opcode << 24 | solicited << 23 | pad << 20 | self._low_half,
             0xFF000000 | self.dest_qp,
             psn_word,
         )

@@ -6,6 +6,9 @@ line rate: the wire is busy for (frame + preamble, FCS and gap) / rate after eac
 
 Arriving frames wait in the delay line for the latency of the path they took, which the receiver
 knows from the TTL: software switches forward in next to no emulated time.
+
+Several ports may share their queue pairs (traffic.nic_ports). Each of these sends from one port,
+which also runs its timers; a frame may arrive at any.
 """
 
 from __future__ import annotations
@@ -13,8 +16,8 @@ from __future__ import annotations
 import math
 from array import array
 from collections import deque
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
 
 from traffic.codec import FRAME_OVERHEAD, CodecError, IcrcError, parse
 from traffic.faults import LossInjector
@@ -23,6 +26,8 @@ from traffic.qp import QueuePair
 INITIAL_TTL: Final = 64
 _TTL: Final = 22
 _OPCODE: Final = 42
+_FLAGS: Final = 43
+_MIGRATION_REQUEST: Final = 0x40
 _PSN: Final = 51
 _LAST_REQUEST: Final = 0x0B  # RDMA WRITE ONLY with immediate
 
@@ -35,6 +40,10 @@ def is_data_opcode(opcode: int) -> bool:
 
 
 _IS_DATA: Final = tuple(is_data_opcode(opcode) for opcode in range(256))
+
+
+def _is_migrated_request(frame: bytes) -> bool:
+    return bool(frame[_FLAGS] & _MIGRATION_REQUEST) and _IS_DATA[frame[_OPCODE]]
 
 
 class FrameCount:
@@ -63,6 +72,16 @@ class NicCounts:
         self.unknown_qp = FrameCount()
 
 
+class PathMigration(Protocol):
+    """Decides from which port of a NIC with several a queue pair sends."""
+
+    def path_failed(self, qp: QueuePair) -> None:
+        """The queue pair had an ACK timeout."""
+
+    def follow(self, qp: QueuePair, port: int) -> None:
+        """A request from a peer that has moved arrived at ``port``, not at the queue pair's."""
+
+
 class Nic:
     """One port.
 
@@ -84,6 +103,9 @@ class Nic:
         self._lead = lead
         self._losses = losses if losses is not None and losses.active else None
         self._queue_pairs: dict[int, QueuePair] = {}
+        self.port = 0
+        self._ports: Sequence[Nic] = (self,)
+        self._migration: PathMigration | None = None
         self._responding: deque[QueuePair] = deque()
         self._requesting: deque[QueuePair] = deque()
         self._scheduled: set[int] = set()
@@ -103,6 +125,32 @@ class Nic:
     def add_queue_pair(self, qp: QueuePair) -> None:
         """Serve this queue pair."""
         self._queue_pairs[qp.qp_num] = qp
+
+    def join(
+        self,
+        ports: Sequence[Nic],
+        port: int,
+        queue_pairs: dict[int, QueuePair],
+        migration: PathMigration,
+    ) -> None:
+        """Become port number ``port`` of the NIC that has ``ports`` and serves ``queue_pairs``."""
+        self.port = port
+        self._ports = ports
+        self._queue_pairs = queue_pairs
+        self._migration = migration
+
+    def withdraw(self, qp: QueuePair) -> None:
+        """Send nothing more of a queue pair, which goes on from another port."""
+        self._scheduled.discard(qp.qp_num)
+        for waiting in (self._requesting, self._responding):
+            while qp in waiting:
+                waiting.remove(qp)
+
+    def take_over(self, qp: QueuePair) -> None:
+        """Go on with a queue pair that another port has withdrawn from."""
+        if qp.has_response:
+            self._responding.append(qp)
+        self.activate(qp)
 
     def activate(self, qp: QueuePair) -> None:
         """Say that a queue pair may have something to send, after post_send for instance."""
@@ -150,24 +198,33 @@ class Nic:
         if packet is None or qp is None:
             counts.unknown_qp.add(len(frame))
             return
+        sender = self._ports[qp.port]
+        if sender is not self and self._migration is not None and _is_migrated_request(frame):
+            self._migration.follow(qp, self.port)
+            sender = self._ports[qp.port]
         qp.receive(packet, now)
         if _IS_DATA[packet.opcode]:
             counts.delivered_data.add(len(frame))
         else:
             counts.delivered_control.add(len(frame))
             # only an answer opens the window or starts a timer
-            self.activate(qp)
+            sender.activate(qp)
         if qp.has_response:
-            self._responding.append(qp)
+            sender._responding.append(qp)
 
     def _run_timers(self, now: float) -> None:
         self._timer = math.inf
         for qp in self._queue_pairs.values():
+            if qp.port != self.port:
+                continue
             timeout = qp.next_timeout()
             if timeout is not None and timeout <= now:
+                expired = qp.counters.timeouts
                 qp.handle_timeout(now)
+                if self._migration is not None and qp.counters.timeouts > expired:
+                    self._migration.path_failed(qp)
                 timeout = qp.next_timeout()
-                self.activate(qp)
+                self._ports[qp.port].activate(qp)
             if timeout is not None and timeout < self._timer:
                 self._timer = timeout
 

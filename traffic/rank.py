@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from traffic.executor import RankExecutor, apply
 from traffic.memory import AccessFlags, ProtectionDomain
+from traffic.message_strategies import MessageScheduler, message_scheduler
 from traffic.nic import Nic
+from traffic.nic_ports import NicPorts
 from traffic.payload import initial_memory
 from traffic.plan import Op, Operation, OpKind, Plan, QueuePairPlan
 from traffic.qp import PathAttributes, QueuePair
 from traffic.settings import PortSettings, TransportSettings
+from traffic.source_ports import source_port_cycle
 from traffic.verbs import (
     CompletionQueue,
     QpType,
@@ -68,28 +71,46 @@ class ConnectionReport:
     trace: list[tuple[float, str, int]] = field(default_factory=list)
 
 
+@dataclass
+class _Group:
+    """The queue pairs of one connection, and who spreads its messages over them."""
+
+    queue_pairs: list[QueuePair]
+    peer: Endpoint
+    scheduler: MessageScheduler
+    positions: dict[int, int]
+    """By QP number."""
+    receives: dict[int, int] = field(default_factory=dict)
+    """Tag -> RECEIVE, where only immediate data tells which message came."""
+
+
 class Rank:
-    """The GPU's side of one NIC port: posts work, polls completions, computes."""
+    """The GPU's side of one NIC: posts work, polls completions, computes.
+
+    ``ports`` and ``nics`` are the ports of the NIC, in order.
+    """
 
     def __init__(
         self,
         plan: Plan,
-        port: PortSettings,
+        ports: Sequence[PortSettings],
         transport: TransportSettings,
-        nic: Nic,
+        nics: Sequence[Nic],
         traced: frozenset[int],
     ) -> None:
         self.plan = plan
-        self.port = port
-        self.nic = nic
-        self.executor = RankExecutor(plan, port.rank)
+        self.rank = ports[0].rank
+        self.address = ports[0].address
+        self.nic = NicPorts(nics, [port.gateway_mac for port in ports])
+        self.executor = RankExecutor(plan, self.rank)
+        self._ports = tuple(ports)
         self._transport = transport
         # a plan posts all it can at once; a real queue of that depth would only delay the posting
         self._most_work = max(1, len(self.executor.ops))
         # one byte at least: a region of no length cannot be registered
         self.memory = (
-            initial_memory(plan, port.rank).data.cast("B")
-            if (plan.memory[port.rank].total)
+            initial_memory(plan, self.rank).data.cast("B")
+            if (plan.memory[self.rank].total)
             else memoryview(bytearray(1))
         )
         self._domain = ProtectionDomain()
@@ -99,17 +120,21 @@ class Rank:
         self._completions = CompletionQueue()
         self._queue_pairs: dict[int, QueuePair] = {}
         self._plans: dict[int, QueuePairPlan] = {}
-        self._peers: dict[int, Endpoint] = {}
+        self._groups: dict[int, _Group] = {}
+        self._group_of: dict[int, _Group] = {}
+        self._unfinished: dict[int, int] = {}
         self._traces: dict[int, list[tuple[float, str, int]]] = {}
         self._awaited: set[int] = set()
         self._arrived: set[int] = set()
         self.flows: dict[int, FlowProgress] = {}
         self.failed: str | None = None
-        for pair in plan.queue_pairs(port.rank):
+        for pair in plan.queue_pairs(self.rank):
             self._create(pair, traced=pair.connection in traced)
 
     def _create(self, pair: QueuePairPlan, *, traced: bool) -> None:
         settings = self._transport
+        connection = self.plan.connections[pair.connection]
+        cycle = source_port_cycle(self.plan, connection)
         qp = QueuePair(
             qp_num=pair.qp_num,
             qp_type=QpType.UC if settings.unreliable else QpType.RC,
@@ -121,6 +146,12 @@ class Rank:
             max_recv_wr=self._most_work,
             send_window=settings.send_window,
             ack_interval=settings.ack_interval,
+            # who only acknowledges has no use for it
+            choose_source_port=(
+                cycle.next if cycle is not None and connection.source_rank == self.rank else None
+            ),
+            reordering=settings.reordering,
+            port=pair.nic_port,
         )
         if traced:
             events = self._traces[pair.connection] = []
@@ -139,10 +170,10 @@ class Rank:
         return [
             Endpoint(
                 connection=pair.connection,
-                rank=self.port.rank,
+                rank=self.rank,
                 qp_num=pair.qp_num,
                 psn=pair.sq_psn,
-                address=self.port.address,
+                address=self.address,
                 rkey=self._region.rkey,
                 virtual_address=self._region.virtual_address,
             )
@@ -154,13 +185,13 @@ class Rank:
         settings = self._transport
         for connection, qp in self._queue_pairs.items():
             pair, peer = self._plans[connection], peers[connection]
-            self._peers[connection] = peer
+            port = self._ports[pair.nic_port]
             qp.to_init()
             qp.to_rtr(
                 path=PathAttributes(
-                    source_mac=self.port.mac,
-                    dest_mac=self.port.gateway_mac,
-                    source_ip=self.port.address,
+                    source_mac=port.mac,
+                    dest_mac=port.gateway_mac,
+                    source_ip=port.address,
                     dest_ip=peer.address,
                     udp_source_port=pair.source_port,
                 ),
@@ -175,19 +206,38 @@ class Rank:
                 retry_cnt=settings.retry_cnt,
                 rnr_retry=settings.rnr_retry,
             )
+            self._join_group(connection, qp, peer)
         self._post_receives()
 
+    def _join_group(self, connection: int, qp: QueuePair, peer: Endpoint) -> None:
+        members = self.plan.group(connection)
+        group = self._groups.get(members[0])
+        if group is None:
+            scheduler = message_scheduler(
+                self.plan.qp_scaling.message_strategy,
+                queue_pairs=len(members),
+                path_mtu=self._transport.path_mtu,
+            )
+            group = self._groups[members[0]] = _Group([], peer, scheduler, {})
+        group.positions[qp.qp_num] = len(group.queue_pairs)
+        group.queue_pairs.append(qp)
+        self._group_of[qp.qp_num] = group
+
     def _post_receives(self) -> None:
-        by_connection: dict[int, list[Op]] = defaultdict(list)
-        for op in self.executor.ops:
-            if op.kind is OpKind.RECEIVE:
-                by_connection[op.connection].append(op)
-        for connection, ops in by_connection.items():
-            qp = self._queue_pairs[connection]
-            for op in sorted(ops, key=lambda op: op.tag):
-                is_write = op.operation is not None and op.operation.is_write
-                sge = None if is_write else self._region.sge(op.offset, op.length)
-                qp.post_recv(RecvWr(wr_id=op.op_id, sge=sge))
+        receives = [op for op in self.executor.ops if op.kind is OpKind.RECEIVE]
+        for op in sorted(receives, key=lambda op: op.tag):
+            group = self._groups[op.connection]
+            if not group.scheduler.receiver_knows:
+                group.receives[op.tag] = op.op_id
+                for qp in group.queue_pairs:  # any of them may bring it
+                    qp.post_recv(RecvWr(wr_id=op.op_id))
+                continue
+            is_write = op.operation is not None and op.operation.is_write
+            parts = group.scheduler.parts(op.tag, op.length)
+            self._unfinished[op.op_id] = len(parts)
+            for part in parts:
+                sge = None if is_write else self._region.sge(op.offset + part.offset, part.length)
+                group.queue_pairs[part.position].post_recv(RecvWr(wr_id=op.op_id, sge=sge))
 
     def step(self, now: float) -> bool:
         """Handle completions and begin what may begin; returns whether anything happened."""
@@ -218,26 +268,41 @@ class Rank:
 
     def _post_send(self, op: Op, now: float) -> None:
         assert op.operation is not None
-        qp, peer = self._queue_pairs[op.connection], self._peers[op.connection]
+        group = self._groups[op.connection]
         progress = self.flows.setdefault(op.flow, FlowProgress())
         progress.start = min(progress.start, now)
         is_write = op.operation.is_write
-        qp.post_send(
-            SendWr(
-                wr_id=op.op_id,
-                opcode=_OPCODES[op.operation],
-                sge=self._region.sge(op.offset, op.length),
-                remote_addr=peer.virtual_address + op.remote_offset if is_write else 0,
-                rkey=peer.rkey if is_write else 0,
-                imm_data=op.tag if op.operation.has_immediate else None,
+        parts = group.scheduler.parts(op.tag, op.length)
+        self._unfinished[op.op_id] = len(parts)
+        for part in parts:
+            target = group.peer.virtual_address + op.remote_offset + part.offset
+            qp = group.queue_pairs[part.position]
+            qp.post_send(
+                SendWr(
+                    wr_id=op.op_id,
+                    opcode=_OPCODES[op.operation],
+                    sge=self._region.sge(op.offset + part.offset, part.length),
+                    remote_addr=target if is_write else 0,
+                    rkey=group.peer.rkey if is_write else 0,
+                    imm_data=op.tag if op.operation.has_immediate else None,
+                )
             )
-        )
-        self.nic.activate(qp)
+            self.nic.activate(qp)
 
     def _complete(self, completion: WorkCompletion, now: float) -> None:
         op = self.executor.ops[completion.wr_id]
         if completion.status is not WcStatus.SUCCESS:
             self._fail(op, completion.status)
+            return
+        group = self._group_of[completion.qp_num]
+        if op.kind is OpKind.SEND:
+            group.scheduler.completed(group.positions[completion.qp_num], completion.byte_len)
+        elif group.receives:
+            assert completion.imm_data is not None
+            op = self.executor.ops[group.receives[completion.imm_data]]
+        unfinished = self._unfinished.pop(op.op_id, 1) - 1
+        if unfinished:
+            self._unfinished[op.op_id] = unfinished
             return
         if op.kind is OpKind.SEND:
             progress = self.flows[op.flow]
@@ -272,13 +337,13 @@ class Rank:
 
     def verify(self) -> int:
         """Number of wrong elements in this rank's memory."""
-        return verify_rank(self.plan, self.port.rank, self.memory)
+        return verify_rank(self.plan, self.rank, self.memory)
 
     def connection_reports(self) -> list[ConnectionReport]:
         """Counters and traces of all queue pairs."""
         return [
             ConnectionReport(
-                connection, self.port.rank, qp.counters.as_dict(), self._traces.get(connection, [])
+                connection, self.rank, qp.counters.as_dict(), self._traces.get(connection, [])
             )
             for connection, qp in self._queue_pairs.items()
         ]

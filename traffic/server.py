@@ -19,7 +19,7 @@ from array import array
 from dataclasses import dataclass
 from multiprocessing.connection import Connection as Pipe
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from testbed.activity import ActivityRow
 from testbed.clock import EmulatedClock
@@ -40,10 +40,9 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 @dataclass
-class RankReport:
-    """What one rank tells after the traffic. Counts are name -> (packets, bytes of frames)."""
+class PortReport:
+    """What one port of a NIC tells. Counts are name -> (packets, bytes of frames)."""
 
-    rank: int
     interface: str
     counts: dict[str, tuple[int, int]]
     held_frames: list[tuple[int, int]]
@@ -51,8 +50,16 @@ class RankReport:
     send_lateness: array[float]
     delivery_lateness: array[float]
     busy_time: float
-    """Emulated seconds that this NIC's frames took on the wire."""
+    """Emulated seconds that this port's frames took on the wire."""
     socket_drops: int
+
+
+@dataclass
+class RankReport:
+    """What one rank tells after the traffic, with one entry in ``ports`` for each of its NIC's."""
+
+    rank: int
+    ports: list[PortReport]
     wrong_elements: int
     done: bool
     failed: str | None
@@ -60,9 +67,33 @@ class RankReport:
     connections: list[ConnectionReport]
     cpu_seconds: float
 
+    @property
+    def counts(self) -> dict[str, tuple[int, int]]:
+        """The sums of all ports."""
+        return {
+            name: (
+                sum(port.counts[name][0] for port in self.ports),
+                sum(port.counts[name][1] for port in self.ports),
+            )
+            for name in self.ports[0].counts
+        }
+
+
+class _Port(NamedTuple):
+    """One port of a rank's NIC, number ``number`` of it."""
+
+    rank: Rank
+    number: int
+    settings: PortSettings
+    nic: Nic
+    socket: PacketSocket
+
 
 class Server:
-    """All ranks of one server. ``row`` is its row on the activity board."""
+    """All ranks of one server. ``row`` is its row on the activity board.
+
+    ``port_down`` holds a byte for every interface of the fabric, 1 while it has no link.
+    """
 
     def __init__(
         self,
@@ -70,6 +101,7 @@ class Server:
         plan: Plan,
         clock: EmulatedClock,
         row: ActivityRow,
+        port_down: memoryview,
         pipe: Pipe,
         wake: int,
     ) -> None:
@@ -78,30 +110,35 @@ class Server:
         self._row = row
         self._pipe = pipe
         self._wake = wake
+        self._port_down = port_down
         self._ranks: list[Rank] = []
-        self._sockets: list[PacketSocket] = []
+        self._ports: list[_Port] = []
         self._announced: set[int] = set()
-        for port in settings.ports:
-            self._sockets.append(PacketSocket(port.interface))
-            nic = Nic(
-                rate=port.rate,
-                latency=self._latency,
-                lead=settings.lead,
-                losses=self._losses(port),
-            )
-            rank = Rank(plan, port, settings.transport, nic, settings.traced_connections)
-            self._ranks.append(rank)
+        for ports in settings.ranks:
+            self._add_rank(plan, ports)
+
+    def _add_rank(self, plan: Plan, ports: tuple[PortSettings, ...]) -> None:
+        settings = self._settings
+        losses = self._losses(ports[0].rank)
+        nics = [
+            Nic(rate=port.rate, latency=self._latency, lead=settings.lead, losses=losses)
+            for port in ports
+        ]
+        rank = Rank(plan, ports, settings.transport, nics, settings.traced_connections)
+        self._ranks.append(rank)
+        for number, (port, nic) in enumerate(zip(ports, nics, strict=True)):
+            self._ports.append(_Port(rank, number, port, nic, PacketSocket(port.interface)))
 
     def _latency(self, hops: int) -> float:
         latencies = self._settings.latencies
         return latencies[min(hops, len(latencies) - 1)]
 
-    def _losses(self, port: PortSettings) -> LossInjector:
+    def _losses(self, rank: int) -> LossInjector:
         losses = self._settings.losses
         return LossInjector(
-            seed=f"{losses.seed}/{port.rank}",
+            seed=f"{losses.seed}/{rank}",
             probability=losses.probability,
-            drops=losses.drops.get(port.rank, ()),
+            drops=losses.drops.get(rank, ()),
         )
 
     def run(self) -> None:
@@ -109,7 +146,7 @@ class Server:
         self._pipe.send([e for rank in self._ranks for e in rank.endpoints()])
         table: dict[tuple[int, int], Endpoint] = self._pipe.recv()
         for rank in self._ranks:
-            own = rank.port.rank
+            own = rank.rank
             peers = {c: e for (c, r), e in table.items() if r != own and (c, own) in table}
             rank.connect(peers)
         self._pipe.send("ready")
@@ -120,29 +157,33 @@ class Server:
         # nobody sends any more; the runner waits until all queues are empty and then asks
         self._pipe.send("halted")
         self._pipe.recv()
-        for rank, sock in zip(self._ranks, self._sockets, strict=True):
-            while frames := sock.receive():
+        for port in self._ports:
+            while frames := port.socket.receive():
                 self._row.received(len(frames))
                 for frame in frames:
-                    rank.nic.arrive(frame, math.inf)
-        self._pipe.send([self._report(i) for i in range(len(self._ranks))])
+                    port.nic.arrive(frame, math.inf)
+        self._pipe.send([self._report(rank) for rank in self._ranks])
         self._pipe.recv()
 
     def _loop(self) -> None:
         clock, row = self._clock, self._row
         pipe, wake = self._pipe.fileno(), self._wake
-        waited = [pipe, wake, *(sock.fileno() for sock in self._sockets)]
+        waited = [pipe, wake, *(port.socket.fileno() for port in self._ports)]
+        # where there is no other port to move to, nothing is done about a lost link
+        movable = [port for port in self._ports if len(port.rank.nic.nics) > 1]
         readable = waited
         wakeups = 0
         while True:
             wakeups += 1
             row.begin(wakeups)
             busy = False
-            event = math.inf
-            for rank, sock in zip(self._ranks, self._sockets, strict=True):
+            for port in movable:
+                down = self._port_down[port.settings.row] != 0
+                port.rank.nic.set_down(port.number, down)
+            for port in self._ports:
                 # to ask a socket that has nothing costs a system call and an exception
-                busy |= self._turn(rank, sock, arrived=sock.fileno() in readable)
-                event = min(event, rank.next_event())
+                busy |= self._turn(port, arrived=port.socket.fileno() in readable)
+            event = min(rank.next_event() for rank in self._ranks)
             timeout: float | None = None
             if busy:
                 timeout = 0.0
@@ -156,10 +197,10 @@ class Server:
             if wake in readable:
                 os.eventfd_read(wake)
 
-    def _turn(self, rank: Rank, sock: PacketSocket, *, arrived: bool) -> bool:
-        """One round of a rank: receive, deliver, compute, send. Whether there may be more to do."""
-        clock, nic = self._clock, rank.nic
-        frames = sock.receive(_FRAMES_PER_TURN) if arrived else []
+    def _turn(self, port: _Port, *, arrived: bool) -> bool:
+        """One round of a port: receive, deliver, compute, send. Whether there may be more to do."""
+        clock, nic, rank = self._clock, port.nic, port.rank
+        frames = port.socket.receive(_FRAMES_PER_TURN) if arrived else []
         if frames:
             now = clock.now()
             for frame in frames:
@@ -168,9 +209,9 @@ class Server:
         now = clock.now()
         nic.advance(now)
         rank.step(now)
-        sent = self._send(nic, sock)
-        if rank.done and rank.port.rank not in self._announced:
-            self._announced.add(rank.port.rank)
+        sent = self._send(nic, port.socket)
+        if rank.done and rank.rank not in self._announced:
+            self._announced.add(rank.rank)
             self._row.finish_rank()
         return len(frames) == _FRAMES_PER_TURN or sent == _FRAMES_PER_TURN
 
@@ -187,27 +228,30 @@ class Server:
             sent += 1
         return sent
 
-    def _report(self, index: int) -> RankReport:
-        rank, sock = self._ranks[index], self._sockets[index]
-        counts = {
-            name: (count.packets, count.bytes) for name, count in vars(rank.nic.counts).items()
-        }
+    def _report(self, rank: Rank) -> RankReport:
         usage = resource.getrusage(resource.RUSAGE_SELF)
         return RankReport(
-            rank=rank.port.rank,
-            interface=rank.port.interface,
-            counts=counts,
-            held_frames=[(frame[42], len(frame)) for frame in rank.nic.held],
-            send_lateness=rank.nic.send_lateness,
-            delivery_lateness=rank.nic.delivery_lateness,
-            busy_time=rank.nic.busy_time,
-            socket_drops=sock.take_dropped(),
+            rank=rank.rank,
+            ports=[self._port_report(port) for port in self._ports if port.rank is rank],
             wrong_elements=rank.verify(),
             done=rank.done,
             failed=rank.failed,
             flows=rank.flows,
             connections=rank.connection_reports(),
             cpu_seconds=usage.ru_utime + usage.ru_stime,
+        )
+
+    @staticmethod
+    def _port_report(port: _Port) -> PortReport:
+        nic = port.nic
+        return PortReport(
+            interface=port.settings.interface,
+            counts={n: (count.packets, count.bytes) for n, count in vars(nic.counts).items()},
+            held_frames=[(frame[42], len(frame)) for frame in nic.held],
+            send_lateness=nic.send_lateness,
+            delivery_lateness=nic.delivery_lateness,
+            busy_time=nic.busy_time,
+            socket_drops=port.socket.take_dropped(),
         )
 
 
@@ -229,6 +273,7 @@ def serve(
     plan: Plan,
     clock: EmulatedClock,
     row: ActivityRow,
+    port_down: memoryview,
     pipe: Pipe,
     wake: int,
 ) -> None:
@@ -249,7 +294,7 @@ def serve(
         if _libc.setns(descriptor, _CLONE_NEWNET) != 0:
             raise OSError(ctypes.get_errno(), "setns", settings.network_namespace)
         os.close(descriptor)
-        Server(settings, plan, clock, row, pipe, wake).run()
+        Server(settings, plan, clock, row, port_down, pipe, wake).run()
         status = 0
     except BaseException:
         pipe.send(traceback.format_exc())

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from traffic.faults import PacketDrop
+from traffic.qp.attributes import Reordering
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,11 +24,15 @@ class TransportSettings:
     min_rnr_timer: int
     ack_interval: int
     send_window: int | None
+    reordering: Reordering = field(default_factory=Reordering)
 
 
 @dataclass(frozen=True, slots=True)
 class PortSettings:
-    """One rank's NIC port. ``rate`` is in bit/s, emulated; ``gateway_mac`` is the leaf's."""
+    """One rank's NIC port. ``rate`` is in bit/s, emulated; ``gateway_mac`` is the leaf's.
+
+    ``row`` is where the activity board says whether it has a link.
+    """
 
     rank: int
     interface: str
@@ -35,6 +40,7 @@ class PortSettings:
     address: str
     gateway_mac: str
     rate: float
+    row: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +54,15 @@ class LossSettings:
 
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
-    """One server process. ``lead`` is in emulated seconds (see traffic.nic)."""
+    """One server process. ``lead`` is in emulated seconds (see traffic.nic).
+
+    ``ranks`` holds for each rank of the server the ports of its NIC.
+    """
 
     name: str
     index: int
     network_namespace: str
-    ports: tuple[PortSettings, ...]
+    ranks: tuple[tuple[PortSettings, ...], ...]
     transport: TransportSettings
     losses: LossSettings
     lead: float

@@ -85,11 +85,12 @@ class WcOpcode(enum.IntEnum):
 
 
 class AsyncEvent(enum.IntEnum):
-    """``enum ibv_event_type``: trouble of a queue pair that no completion reports."""
+    """``enum ibv_event_type``: what happens to a queue pair that no completion reports."""
 
     QP_FATAL = 1
     QP_REQ_ERR = 2
     QP_ACCESS_ERR = 3
+    PATH_MIG = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,6 +183,8 @@ class QpCounters:
     duplicate_packets: int = 0
     out_of_sequence_packets: int = 0
     """Data packets that arrived ahead of the expected PSN, held or discarded."""
+    out_of_order_packets: int = 0
+    """Those of them that were not being held already."""
     discarded_packets: int = 0
     """Data packets refused: out of sequence and not held, not ready, in error, broken message."""
     acks_sent: int = 0
@@ -200,6 +203,8 @@ class QpCounters:
     """Times the local ACK timeout expired."""
     retries: int = 0
     """Timeouts answered by a retransmission (not by giving up)."""
+    path_migrations: int = 0
+    """Times it went on from another port of its NIC."""
 
     def items(self) -> Iterator[tuple[str, int]]:
         """Names and values, in the order above."""

@@ -49,6 +49,24 @@ class PathAttributes:
         _check_range("ttl", self.ttl, 1, 0xFF)
 
 
+@dataclass(frozen=True, slots=True)
+class Reordering:
+    """How a requester tells late packets from lost ones.
+
+    A packet is lost when one sent ``threshold`` packets later has arrived (1: as soon as any later
+    one has; QUIC starts with 3, RFC 9002, 6.1.1), or has been known to be missing for ``timeout``
+    seconds of emulated time (as by RACK's reordering window, RFC 8985, 6.2).
+    """
+
+    threshold: int = 1
+    timeout: float = 100e-6
+
+    def __post_init__(self) -> None:
+        _check_range("reordering threshold", self.threshold, 1, 1 << 15)
+        if not self.timeout > 0:
+            raise ValueError(f"reordering timeout {self.timeout!r} s must be above 0")
+
+
 @dataclass(slots=True, kw_only=True)
 class QpAttributes:
     """The modifiable attributes, ``struct ibv_qp_attr``; defaults are NCCL's where it has one.

@@ -7,6 +7,7 @@ asynchronous events. Nothing here reads a clock or a socket.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 from traffic.codec import FrameTemplate, Packet, ipv4_int
@@ -15,6 +16,7 @@ from traffic.opcodes import RC, REQUEST_FLAGS, TRANSPORT_SHIFT, Operation
 from traffic.qp.attributes import (
     PathAttributes,
     QpAttributes,
+    Reordering,
     apply_attributes,
     check_transition,
 )
@@ -41,6 +43,7 @@ from traffic.verbs import (
 _ACKNOWLEDGE = RC | Operation.ACKNOWLEDGE
 _MAX_HEADERS = 32  # extension headers, or AETH and NAK details
 _RECEIVING = frozenset({QpState.RTR, QpState.RTS, QpState.SQE})
+_IN_ORDER = Reordering()
 
 
 class QueuePair:
@@ -49,15 +52,21 @@ class QueuePair:
     ``recovery`` names a strategy (see ``traffic.recovery``; UC takes "none", its default).
     ``send_window`` limits the packets in flight, None leaves it to the recovery. A requester asks
     for an ACK with the last packet of each message and at least every ``ack_interval`` packets (64
-    as in Linux, drivers/infiniband/sw/rxe/rxe_param.h, RXE_MAX_PKT_PER_ACK). Raises ValueError for
-    an unknown recovery or a number out of range.
+    as in Linux, drivers/infiniband/sw/rxe/rxe_param.h, RXE_MAX_PKT_PER_ACK).
+    ``choose_source_port`` is asked for every request packet, with the time, for its UDP source
+    port; by default all have the path's. ``reordering`` is for recoveries that tell late packets
+    from lost ones. Raises ValueError for an unknown recovery or a number out of range.
+
+    ``port`` is the port of its NIC that it sends from, counted from 0.
     """
 
     __slots__ = (
         "_ack_interval",
+        "_choose_source_port",
         "_peer_ip",
         "_recovery_name",
         "_recv_queue",
+        "_reordering",
         "_request_template",
         "_requester",
         "_responder",
@@ -70,6 +79,7 @@ class QueuePair:
         "max_recv_wr",
         "max_send_wr",
         "pd",
+        "port",
         "qp_num",
         "qp_type",
         "recv_cq",
@@ -90,6 +100,9 @@ class QueuePair:
         max_recv_wr: int = 1024,
         send_window: int | None = None,
         ack_interval: int = 64,
+        choose_source_port: Callable[[float], int] | None = None,
+        reordering: Reordering = _IN_ORDER,
+        port: int = 0,
     ) -> None:
         if not 0 <= qp_num <= 0xFFFFFF:
             raise ValueError(f"qp_num {qp_num!r} is not in 0..{0xFFFFFF}")
@@ -112,6 +125,9 @@ class QueuePair:
         create_recovery(self._recovery_name, qp_type=qp_type)
         self._send_window = send_window
         self._ack_interval = ack_interval
+        self._choose_source_port = choose_source_port
+        self._reordering = reordering
+        self.port = port
         self._trace: TraceHook | None = None
         self._reset()
 
@@ -214,16 +230,20 @@ class QueuePair:
 
     def _start_requester(self) -> None:
         assert self._request_template is not None
+        recovery = create_recovery(self._recovery_name, qp_type=self.qp_type)[0]
+        recovery.reordering_threshold = self._reordering.threshold
         self._requester = Requester(
             qp_num=self.qp_num,
             qp_type=self.qp_type,
             attributes=self.attributes,
             template=self._request_template,
-            recovery=create_recovery(self._recovery_name, qp_type=self.qp_type)[0],
+            recovery=recovery,
             send_cq=self.send_cq,
             counters=self.counters,
             send_window=self._send_window,
             ack_interval=self._ack_interval,
+            choose_source_port=self._choose_source_port,
+            reordering_timeout=self._reordering.timeout,
             on_error=self._on_requester_error,
         )
         self._requester.trace = self._trace
@@ -248,6 +268,21 @@ class QueuePair:
             self._responder.flush()
         while self._recv_queue:
             self._flush_recv(self._recv_queue.popleft())
+
+    def migrate(self, port: int, dest_mac: str) -> None:
+        """Go on from another port of the NIC, whose next hop has ``dest_mac``.
+
+        As in the IBTA's automatic path migration (vol. 1, 17.2.8), but between ports that share
+        addresses, so that the peer needs to know nothing. Raises VerbsError before RTR.
+        """
+        if self._request_template is None or self._response_template is None:
+            raise VerbsError(f"no path in state {self.state.name}")
+        self.port = port
+        self.counters.path_migrations += 1
+        for template in (self._request_template, self._response_template):
+            template.dest_mac = dest_mac
+            template.migrated = True
+        self.async_events.append(AsyncEvent.PATH_MIG)
 
     # work requests
 

@@ -39,6 +39,7 @@ class Requester:
         "_ack_interval",
         "_attributes",
         "_broken",
+        "_choose_source_port",
         "_counters",
         "_current",
         "_deadline",
@@ -49,6 +50,8 @@ class Requester:
         "_qp_type",
         "_queue",
         "_recovery",
+        "_reordering_deadline",
+        "_reordering_timeout",
         "_resending",
         "_retries",
         "_rnr_deadline",
@@ -77,6 +80,8 @@ class Requester:
         counters: QpCounters,
         send_window: int | None,
         ack_interval: int,
+        choose_source_port: Callable[[float], int] | None,
+        reordering_timeout: float,
         on_error: Callable[[], None],
     ) -> None:
         self._qp_num = qp_num
@@ -86,6 +91,8 @@ class Requester:
         self._recovery = recovery
         self._send_cq = send_cq
         self._counters = counters
+        self._choose_source_port = choose_source_port
+        self._reordering_timeout = reordering_timeout
         self._on_error = on_error
         self._mtu = attributes.path_mtu
         self._window = min(send_window or recovery.max_in_flight, recovery.max_in_flight)
@@ -107,6 +114,7 @@ class Requester:
         self._retries = 0
         self._rnr_deadline: float | None = None
         self._rnr_retries = 0
+        self._reordering_deadline: float | None = None
 
     # posting
 
@@ -134,7 +142,7 @@ class Requester:
         self._unsent.clear()
         self._current = self._resending = self._broken = None
         self._recovery.pending = False
-        self._deadline = self._rnr_deadline = None
+        self._deadline = self._rnr_deadline = self._reordering_deadline = None
         self.una = self._tail = self._limit = self.high
 
     # sending
@@ -157,6 +165,8 @@ class Requester:
         if wqe is None or psn > wqe.last:
             wqe = self._current = self._unsent.popleft()
         self.high = psn + 1
+        if self._choose_source_port is not None:
+            self._template.source_port = self._choose_source_port(now)
         # The limit: nothing more can be sent until an ACK opens the window.
         last = psn == wqe.last
         frame = self._stamp(wqe, psn, last or psn + 1 == self._limit)
@@ -196,6 +206,8 @@ class Requester:
         psn = recovery.next_retransmission(self.high)
         wqe = self._wqe_of(psn)
         ask = psn == self.una or psn == wqe.last or not recovery.pending
+        if self._choose_source_port is not None:
+            self._template.source_port = self._choose_source_port(now)
         frame = self._stamp(wqe, psn, ask)
         if self._timeout is not None and (self._deadline is None or psn == self.una):
             self._deadline = now + self._timeout
@@ -245,6 +257,7 @@ class Requester:
                 if self.trace is not None:
                     self.trace(now, "nak", psn)
                 self._recovery.on_sequence_nak(psn, self.high, packet.payload)
+                self._watch_for_reordering(now)
         elif kind == syndromes.RNR_NAK:
             counters.rnr_naks_received += 1
             if in_flight and self._acknowledge_before(psn, now):
@@ -281,6 +294,8 @@ class Requester:
         self._retries = self._rnr_retries = 0
         self._rnr_deadline = None
         self._recovery.on_acknowledged(una, self.high)
+        if self._reordering_deadline is not None:
+            self._watch_for_reordering(now)
         if self._timeout is not None:
             self._deadline = now + self._timeout if una < self.high else None
         queue = self._queue
@@ -295,6 +310,9 @@ class Requester:
         """When ``handle_timeout`` wants to be called; None if no timer runs."""
         if self._rnr_deadline is not None:
             return self._rnr_deadline
+        reordering = self._reordering_deadline
+        if reordering is not None and (self._deadline is None or reordering < self._deadline):
+            return reordering
         return self._deadline
 
     def handle_timeout(self, now: float) -> None:
@@ -304,6 +322,10 @@ class Requester:
                 self._rnr_deadline = None
                 self._recovery.on_rnr_expired(self.una, self.high)
             return
+        if self._reordering_deadline is not None and now >= self._reordering_deadline:
+            self._reordering_deadline = None
+            self._recovery.on_reordering_timeout(self.una, self.high)
+            self._watch_for_reordering(now)
         if self._deadline is None or now < self._deadline:
             return
         self._counters.timeouts += 1
@@ -317,6 +339,13 @@ class Requester:
         # The timer starts again when the retransmission leaves, however long the port is busy.
         self._deadline = None
         self._recovery.on_timeout(self.una, self.high)
+
+    def _watch_for_reordering(self, now: float) -> None:
+        """Run the timer while the recovery waits for packets that may only be late."""
+        if not self._recovery.suspects:
+            self._reordering_deadline = None
+        elif self._reordering_deadline is None:
+            self._reordering_deadline = now + self._reordering_timeout
 
     # completion
 

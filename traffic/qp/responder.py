@@ -152,8 +152,10 @@ class Responder:
         outcome = self._recovery.on_out_of_order(self.expected, psn, packet)
         if outcome.duplicate:
             counters.duplicate_packets += 1
-        elif not outcome.held:
-            counters.discarded_packets += 1
+        else:
+            counters.out_of_order_packets += 1
+            if not outcome.held:
+                counters.discarded_packets += 1
         # After an RNR NAK the requester waits and will resend; a sequence NAK would hurry it.
         if outcome.nak is not None and self._refused != self.expected:
             self._respond(syndromes.NAK_PSN_SEQUENCE, self.expected, outcome.nak)
@@ -177,6 +179,7 @@ class Responder:
         counters = self._counters
         if ahead:
             counters.out_of_sequence_packets += 1
+            counters.out_of_order_packets += 1
             self.expected = psn_extend(packet.psn, self.expected)
             self._abandon()
             if self.trace is not None:

@@ -19,15 +19,22 @@ from traffic.verbs import QpType
 
 
 class RequesterRecovery(ABC):
-    """Decides what is sent again. The requester asks for retransmissions while ``pending``."""
+    """Decides what is sent again. The requester asks for retransmissions while ``pending``.
 
-    __slots__ = ("pending",)
+    A strategy may wait for packets that could be late rather than lost: until one that was sent
+    ``reordering_threshold`` packets later has arrived. While it does, it ``suspects``, and the
+    requester's reordering timer runs.
+    """
+
+    __slots__ = ("pending", "reordering_threshold", "suspects")
 
     max_in_flight: ClassVar[int] = PSN_HALF - 1
     """The most packets that may be unacknowledged; by default what 24-bit PSNs can tell apart."""
 
     def __init__(self) -> None:
         self.pending = False
+        self.suspects = False
+        self.reordering_threshold = 1
 
     @abstractmethod
     def on_acknowledged(self, una: int, high: int) -> None:
@@ -44,6 +51,9 @@ class RequesterRecovery(ABC):
     @abstractmethod
     def on_timeout(self, una: int, high: int) -> None:
         """Nothing was acknowledged for the local ACK timeout."""
+
+    def on_reordering_timeout(self, una: int, high: int) -> None:  # noqa: B027 (not all wait)
+        """What was suspected when the reordering timer started, and has not come, is lost."""
 
     @abstractmethod
     def next_retransmission(self, high: int) -> int:

@@ -12,10 +12,18 @@ Requester
     new packets follow. IRN allows one retransmission per PSN and recovery phase; here each resent
     PSN remembers the newest PSN sent before it. If the responder still misses it although a packet
     sent afterwards has arrived, the retransmission was lost too and is repeated, without a
-    timeout. (This holds on a path that keeps order; on others it costs a needless packet, as the
-    NAK itself does.) A timeout makes all packets missing below an acknowledged one candidates
-    again, and sends the very last packet as a probe (as RFC 8985, 7.3, does for TCP): if only the
-    tail was lost, that is the packet itself, else its selective NAK tells what is missing.
+    timeout. A timeout makes all packets missing below an acknowledged one candidates again, and
+    sends the very last packet as a probe (as RFC 8985, 7.3, does for TCP): if only the tail was
+    lost, that is the packet itself, else its selective NAK tells what is missing.
+
+Reordering
+    On a path that keeps order, one later packet proves a loss, and nothing else waits. Where
+    packets of one queue pair take several paths, a packet is lost only if one sent
+    ``reordering_threshold`` packets later has arrived (as in QUIC, RFC 9002, 6.1.1; TCP's
+    duplicate ACKs count the same), or after it has been missing for a while (as in RACK, RFC 8985,
+    6.2), so that a loss with fewer packets behind it need not wait for the ACK timeout. Both hold
+    for packets sent again, too. The responder places what comes early as ConnectX NICs do; its
+    NAKs then say what has arrived, not that anything is lost.
 
 Selective NAK on the wire: an RC ACKNOWLEDGE whose AETH is a NAK for a PSN sequence error, PSN = the
 expected one, followed by 8 bytes of payload before the ICRC. It names one contiguous block of
@@ -79,7 +87,18 @@ def unpack_block(details: bytes | memoryview, reference: int) -> tuple[int, int]
 class SelectiveRepeatRequester(RequesterRecovery):
     """Sends holes below acknowledged packets again, oldest first, each once."""
 
-    __slots__ = ("_cursor", "_probe", "_repeat", "_resent", "_sacked", "_timed_out")
+    __slots__ = (
+        "_cursor",
+        "_late",
+        "_late_at_mark",
+        "_mark",
+        "_overdue",
+        "_probe",
+        "_repeat",
+        "_resent",
+        "_sacked",
+        "_timed_out",
+    )
 
     max_in_flight = REORDER_WINDOW
 
@@ -91,6 +110,11 @@ class SelectiveRepeatRequester(RequesterRecovery):
         self._repeat: int | None = None  # send this one first, whatever is known about it
         self._probe: int | None = None
         self._timed_out: int | None = None  # una at the latest timeout
+        self._overdue = 0  # holes before it have waited long enough
+        self._late: int | None = None  # sent again, and one of the next few packets has arrived
+        # what was suspected when the reordering timer started: holes before this, and that packet
+        self._mark = 0
+        self._late_at_mark: int | None = None
 
     def on_acknowledged(self, una: int, high: int) -> None:
         """Forget what lies before ``una``."""
@@ -100,6 +124,8 @@ class SelectiveRepeatRequester(RequesterRecovery):
             return
         self._sacked.discard_before(una)
         self._forget_resent_before(una)
+        if self._late is not None and self._late < una:
+            self._late = None
         if self._repeat is not None and self._repeat < una:
             self._repeat = None
         if self._probe is not None and self._probe < una:
@@ -119,7 +145,10 @@ class SelectiveRepeatRequester(RequesterRecovery):
             self._sacked.add(first, last + 1)
             sent_before = self._resent.get(una)
             if sent_before is not None and last >= sent_before:
-                self._send_first(una)
+                if last - sent_before + 1 >= self.reordering_threshold:
+                    self._send_first(una)
+                else:
+                    self._late = una
         self._refresh()
 
     def on_rnr_expired(self, una: int, high: int) -> None:
@@ -141,7 +170,16 @@ class SelectiveRepeatRequester(RequesterRecovery):
         if self._timed_out == una and una < high - 1:
             self._send_first(una)
         self._timed_out = una
+        self._overdue = self._sacked.end or 0
         self._probe = None if high - 1 in self._sacked else high - 1
+        self._refresh()
+
+    def on_reordering_timeout(self, una: int, high: int) -> None:
+        """What has been missing since the timer started is lost; begin to wait for the rest."""
+        self._overdue = max(self._overdue, self._mark)
+        if self._late_at_mark == una:
+            self._send_first(una)
+        self._set_mark()
         self._refresh()
 
     def next_retransmission(self, high: int) -> int:
@@ -175,15 +213,38 @@ class SelectiveRepeatRequester(RequesterRecovery):
 
     def _send_first(self, una: int) -> None:
         self._repeat = una
+        self._late = None
         self._cursor = max(self._cursor, una + 1)
 
     def _has_hole(self) -> bool:
+        """Whether the hole at the cursor is lost, not just late."""
         end = self._sacked.end
-        return end is not None and self._cursor < end
+        return end is not None and self._cursor < max(
+            end - self.reordering_threshold, min(self._overdue, end)
+        )
 
     def _refresh(self) -> None:
         self._cursor = self._sacked.next_missing(self._cursor)
         self.pending = self._has_hole() or self._repeat is not None or self._probe is not None
+        if self.reordering_threshold > 1:
+            self._suspect()
+
+    def _suspect(self) -> None:
+        """Whether a hole or a packet sent again may only be late."""
+        end = self._sacked.end
+        if self._late is not None and self._late not in self._resent:
+            self._late = None
+        lost = max((end or 0) - self.reordering_threshold, self._overdue, self._cursor)
+        suspects = self._late is not None or (
+            end is not None and self._sacked.next_missing(lost) < end
+        )
+        if suspects and not self.suspects:
+            self._set_mark()
+        self.suspects = suspects
+
+    def _set_mark(self) -> None:
+        self._mark = self._sacked.end or 0
+        self._late_at_mark = self._late
 
 
 class SelectiveRepeatResponder(ResponderRecovery):

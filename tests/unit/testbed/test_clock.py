@@ -66,3 +66,13 @@ def test_the_board_tells_who_waits_for_what():
     assert board.rows["sent_frames"].tolist() == [0, 3, 0]
     assert board.rows["received_frames"].tolist() == [0, 0, 2]
     assert board.rows["finished_ranks"].tolist() == [0, 0, 1]
+
+
+def test_the_board_tells_servers_which_ports_have_lost_their_link():
+    board = ActivityBoard(2, interfaces=5)
+    flags = board.port_flags
+    board.port_down[3] = 1
+    assert list(flags) == [0, 0, 0, 1, 0]
+    assert board.rows["sent_frames"].tolist() == [0, 0]
+    board.row(1).sent(7)
+    assert list(flags) == [0, 0, 0, 1, 0]

@@ -53,7 +53,7 @@ def test_random_loss_changes_nothing_but_the_time(name, recovery):
         losses=lambda rank: LossInjector(seed=f"7/{rank}", probability=0.05),
     )
     world.run()
-    assert sum(rank.nic.counts.injected_loss.packets for rank in world.ranks) > 0
+    assert sum(nics[0].counts.injected_loss.packets for nics in world.nics) > 0
     assert all(rank.done for rank in world.ranks)
     assert world.wrong() == [0, 0, 0, 0]
 
@@ -156,7 +156,7 @@ def test_damaged_and_foreign_frames_are_counted_not_delivered():
     world = World(plan)
     world.run()
     good = next(f for _, s, f in world.sent if s == 0 and f[42] & 0x1F <= 0x0B)
-    nic = world.ranks[1].nic
+    nic = world.nics[1][0]
     before = nic.counts.delivered_data.packets
     damaged = bytearray(good)
     damaged[-6] ^= 1
