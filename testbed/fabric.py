@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,14 @@ from pyroute2 import IPRoute
 from controllers.labels import LabelSettings
 from testbed.asic.label import LabelEngine
 from testbed.asic.mmu import BufferPolicy, Mmu
-from testbed.asic.scheduler import PortPlan, apply_plan, attach_programs, read_back
+from testbed.asic.scheduler import (
+    PortPlan,
+    apply_plan,
+    attach_programs,
+    change_rate,
+    read_back,
+    rebuild_tree,
+)
 from testbed.isolation import network_namespace_of
 from testbed.offload import disable_offloads, enabled_offloads
 from testbed.ovs import OpenVSwitch
@@ -107,6 +115,7 @@ class Fabric:
             self.label_engine.configure(labels, dilation)
         self._routes: dict[str, IPRoute] = {}
         self._built_links = False
+        self._dilation = dilation
         self._plans = {
             i.name: PortPlan(i.ifindex, i.name, i.rate / dilation, ROCE_MTU + ETHERNET_HEADER)
             for i in topology.interfaces.values()
@@ -136,6 +145,16 @@ class Fabric:
     def pid_of(self, server: str) -> int:
         """PID of a server's shell, whose namespaces are the server's."""
         return int(self.net.nameToNode[server].pid)
+
+    def discard_queue(self, interface: str) -> None:
+        """Throw away the frames that wait at an interface; the buffer program still counts them."""
+        rebuild_tree(self._netlink_of(interface), self._plans[interface])
+
+    def change_rate(self, interface: str, rate: float) -> None:
+        """From now on an interface transmits at ``rate``, in emulated bit/s."""
+        plan = replace(self._plans[interface], rate=rate / self._dilation)
+        self._plans[interface] = plan
+        change_rate(self._netlink_of(interface), plan)
 
     def problems(self) -> list[str]:
         """Differences between plan and kernel: qdiscs, programs, offloads. Empty when none."""
@@ -274,6 +293,10 @@ class Fabric:
                 with network_namespace_of(self.pid_of(server.name)):
                     self._routes[server.name] = _netlink_here()
         return list(self._routes.items())
+
+    def _netlink_of(self, interface: str) -> IPRoute:
+        node = self.topology.nodes[self.topology.interfaces[interface].node]
+        return self._routes[node.name if node.kind is NodeKind.SERVER else ""]
 
     def _offload_problems(self, interfaces: list[Interface]) -> list[str]:
         return [

@@ -50,13 +50,36 @@ class PortPlan:
 def apply_plan(ip: IPRoute, plan: PortPlan) -> None:
     """Build the port's tree on an interface of ``ip``'s namespace."""
     ip.tc("add", "clsact", plan.ifindex)
+    _build_tree(ip, plan)
+
+
+def rebuild_tree(ip: IPRoute, plan: PortPlan) -> None:
+    """Throw away all frames that wait in a port's tree."""
+    ip.tc("del", "htb", plan.ifindex, "1:")
+    _build_tree(ip, plan)
+
+
+def change_rate(ip: IPRoute, plan: PortPlan) -> None:
+    """Serve what waits in a port's tree, and what comes, at the plan's rate from now on.
+
+    The class keeps its tokens: the frame that is being sent now still ends when it would have. Not
+    for rates of a few bit/s, at which one frame runs up a debt of minutes (sch_htb.c: mbuffer).
+    """
+    _set_class(ip, "change-class", plan)
+
+
+def _build_tree(ip: IPRoute, plan: PortPlan) -> None:
     ip.tc("add", "htb", plan.ifindex, "1:", default=_CLASS & 0xFFFF)
+    _set_class(ip, "add-class", plan)
+    ip.tc("add", "pfifo", plan.ifindex, "10:", parent="1:10", limit=_LEAF_PACKETS)
+
+
+def _set_class(ip: IPRoute, command: str, plan: PortPlan) -> None:
     ip.tc(
-        "add-class", "htb", plan.ifindex, "1:10", parent="1:",
+        command, "htb", plan.ifindex, "1:10", parent="1:",
         rate=plan.bytes_per_second, ceil=plan.bytes_per_second,
         burst=plan.burst, cburst=plan.burst, quantum=plan.burst, overhead=FRAME_OVERHEAD,
     )  # fmt: skip
-    ip.tc("add", "pfifo", plan.ifindex, "10:", parent="1:10", limit=_LEAF_PACKETS)
 
 
 def attach_programs(ip: IPRoute, ifindex: int, *, egress: int, ingress: int) -> None:
