@@ -19,6 +19,7 @@ from testbed.topology.base import (
     topology_kinds,
 )
 from testbed.topology.builder import TopologyBuilder
+from testbed.topology.text_format import TopologyFormat, export_topology
 
 for _module in pkgutil.iter_modules(__path__):
     importlib.import_module(f"{__name__}.{_module.name}")
@@ -32,8 +33,10 @@ __all__ = [
     "Topology",
     "TopologyBuilder",
     "TopologyError",
+    "TopologyFormat",
     "TopologyKind",
     "TopologyParameters",
+    "export_topology",
     "register_topology",
     "topology_kinds",
 ]
