@@ -6,7 +6,7 @@ The same prediction is shown by `rocelab plan`, proven by the probes and written
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass, replace
 
 from controllers.flows import Flow
@@ -55,12 +55,18 @@ class PlannedRoutes:
 
 
 def plan_routes(
-    scenario: Scenario, topology: Topology, plan: Plan, link_state: LinkState | None = None
+    scenario: Scenario,
+    topology: Topology,
+    plan: Plan,
+    link_state: LinkState | None = None,
+    *,
+    senders: Container[str] | None = None,
 ) -> PlannedRoutes:
     """Compute entries and paths by the scenario's scheme.
 
-    Raises controllers.table.RoutingError for a forwarding loop, and for a black hole unless links
-    have failed.
+    ``senders`` are the NIC interfaces whose flows are placed, by a scheme that places flows; by
+    default all. Raises controllers.table.RoutingError for a forwarding loop, and for a black hole
+    unless links have failed.
     """
     state = link_state or LinkState()
     parameters = scenario.routing.parameters.model_dump()
@@ -68,7 +74,8 @@ def plan_routes(
     # Ports are chosen once, before anything fails: a running queue pair keeps its own.
     plan = _with_ports(plan, scheme.choose_source_ports(topology, list(_flows(topology, plan))))
     flows = list(_flows(topology, plan))
-    entries = scheme.entries(topology, flows, state)
+    placed = [f for f in flows if senders is None or f.source_interface in senders]
+    entries = scheme.entries(topology, placed, state)
     tables = FabricTables(topology, entries)
     predictor = _Predictor(topology, plan, scheme, tables, state)
     paths = {(flow.connection, flow.reverse): predictor.paths(flow) for flow in flows}
