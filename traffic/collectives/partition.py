@@ -1,0 +1,84 @@
+"""How buffers are cut into slots: by channel, by block, and into slices that travel as messages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from traffic.collectives.request import Chunking, cut
+
+_SMALLEST_SLICE = 32
+"""A chunk is not cut into slices below this fraction of the largest (NCCL: prims_simple.h)."""
+
+
+def slices(elements: int, itemsize: int, chunking: Chunking) -> list[int]:
+    """Sizes of the slices of one chunk, or of a longer run that is sent chunk after chunk."""
+    largest = max(1, chunking.slice_bytes // itemsize)
+    chunks = max(1, -(-elements // (largest * chunking.slices_per_chunk)))
+    sizes = []
+    for chunk in cut(elements, chunks):
+        parts = chunking.slices_per_chunk
+        if chunk * _SMALLEST_SLICE < largest * parts:
+            parts = 1
+        sizes += cut(chunk, parts)
+    return sizes
+
+
+class Slots:
+    """Collects the slots of a buffer; ``first`` is the number of the first one."""
+
+    def __init__(self, first: int = 0) -> None:
+        self.first = first
+        self.sizes: list[int] = []
+
+    def add(self, sizes: Sequence[int]) -> list[int]:
+        """Append slots; returns their numbers."""
+        begin = self.first + len(self.sizes)
+        self.sizes += sizes
+        return list(range(begin, begin + len(sizes)))
+
+
+def by_block(
+    blocks: Sequence[int],
+    *,
+    channels: int,
+    itemsize: int,
+    chunking: Chunking,
+    first: int = 0,
+) -> tuple[tuple[int, ...], list[list[list[int]]]]:
+    """Cut each block into a share per channel, and that into slices.
+
+    Returns the sizes and the slots of ``[block][channel]``.
+    """
+    buffer = Slots(first)
+    table = [
+        [buffer.add(slices(share, itemsize, chunking)) for share in cut(block, channels)]
+        for block in blocks
+    ]
+    return tuple(buffer.sizes), table
+
+
+def by_loop(
+    elements: int,
+    blocks: int,
+    *,
+    channels: int,
+    itemsize: int,
+    chunking: Chunking,
+    first: int = 0,
+) -> tuple[tuple[int, ...], list[list[list[list[int]]]]]:
+    """Cut the data into a share per channel, that into loops of one chunk per block, and slices.
+
+    Returns the sizes and the slots of ``[channel][loop][block]``.
+    """
+    buffer = Slots(first)
+    chunk = max(1, chunking.slice_bytes // itemsize) * chunking.slices_per_chunk
+    table = []
+    for share in cut(elements, channels):
+        loops = cut(share, max(1, -(-share // (chunk * blocks))))
+        table.append(
+            [
+                [buffer.add(slices(part, itemsize, chunking)) for part in cut(loop, blocks)]
+                for loop in loops
+            ]
+        )
+    return tuple(buffer.sizes), table
