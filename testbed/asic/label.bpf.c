@@ -6,6 +6,9 @@
  * defined in controllers/labels.py. Frames that have a tag already (a probe forces its path that way)
  * and frames that are not RoCE pass unchanged.
  *
+ * Only `hash` mode uses all labels. The others keep to the few that the member tables need: Open
+ * vSwitch learns every label of every flow by itself.
+ *
  * The layouts of struct engine and struct settings are mirrored in testbed/asic/label.py.
  */
 #include <stdbool.h>
@@ -34,6 +37,8 @@ struct engine {
 	__u32 use_destination_qp;
 	__u32 load_aware;
 	__u32 members;
+	__u32 upper_slots; /* second slots in use, from 0 on, except in hash mode; at least 1 */
+	__u32 reserved;
 	__u64 gap; /* ns of wall time; 0 chooses for every packet */
 	__be32 local; /* the prefix of the NICs below: what never leaves by an uplink */
 	__be32 local_mask;
@@ -207,16 +212,22 @@ static __always_inline __u32 least_loaded(const struct engine *engine, struct st
 	return search.best;
 }
 
+static __always_inline __u32 choose_by_hash(const struct packet *packet, const struct engine *engine)
+{
+	return make_label(hash(packet, engine->seed, engine->use_destination_qp),
+			  hash(packet, engine->upper_seed, engine->use_destination_qp));
+}
+
 static __always_inline __u32 choose_by_flow(const struct packet *packet, const struct engine *engine,
 					    struct state *state, __u32 flowlet, bool by_load)
 {
 	bool use_qp = engine->use_destination_qp;
-	__u32 slot = rehash(hash(packet, engine->seed, use_qp), flowlet);
-	__u32 upper_slot = rehash(hash(packet, engine->upper_seed, use_qp), flowlet);
+	__u32 first = rehash(hash(packet, engine->seed, use_qp), flowlet);
+	__u32 second = rehash(hash(packet, engine->upper_seed, use_qp), flowlet);
+	__u32 member = by_load ? least_loaded(engine, state) : first % engine->members;
 
-	if (by_load)
-		slot = slot_of(engine, least_loaded(engine, state), slot);
-	return make_label(slot, upper_slot);
+	return make_label(slot_of(engine, member, first / engine->members),
+			  second % engine->upper_slots);
 }
 
 static __always_inline __u32 choose_by_packet(const struct engine *engine, struct state *state,
@@ -231,7 +242,7 @@ static __always_inline __u32 choose_by_packet(const struct engine *engine, struc
 
 	if (by_load)
 		member = least_loaded(engine, state);
-	return make_label(slot_of(engine, member, turn), turn);
+	return make_label(slot_of(engine, member, turn), turn % engine->upper_slots);
 }
 
 static __always_inline __u32 choose_by_flowlet(const struct packet *packet,
@@ -270,7 +281,7 @@ static __always_inline __u32 choose(const struct packet *packet, enum traffic_cl
 	/* a packet between two NICs of this leaf takes no uplink, and no turn of one either */
 	if (engine->mode == MODE_HASH || !engine->members ||
 	    (packet->ip.daddr & engine->local_mask) == engine->local)
-		return choose_by_flow(packet, engine, state, 0, false);
+		return choose_by_hash(packet, engine);
 	if (engine->mode == MODE_SPRAY)
 		return choose_by_packet(engine, state, class, false);
 	if (!engine->gap)
@@ -301,6 +312,29 @@ static __always_inline int push(struct xdp_md *ctx, struct ethhdr ethernet, stru
 	return XDP_PASS;
 }
 
+/* The kernel takes a tag out of the frame before the buffer program sees it, and with it the
+ * difference between one that crossed the wire and one that was pushed here. */
+static __always_inline void count_tag(const struct port *port, enum traffic_class class)
+{
+	__u32 index = port->peer;
+	struct port *sender = bpf_map_lookup_elem(&ports, &index);
+
+	index = class & 3;
+	if (!sender || index >= CLASSES)
+		return;
+	__sync_fetch_and_add(&sender->dequeued[index].bytes, TAG_BYTES);
+	__sync_fetch_and_add(&sender->dequeued_bytes, TAG_BYTES);
+}
+
+static __always_inline int pass_tagged(struct xdp_md *ctx, const struct port *port)
+{
+	struct packet *packet = (void *)(long)ctx->data + ETH_HLEN + TAG_BYTES;
+	bool whole = (void *)(packet + 1) <= (void *)(long)ctx->data_end;
+
+	count_tag(port, whole ? class_of(packet) : CLASS_OTHER);
+	return XDP_PASS;
+}
+
 SEC("xdp.frags")
 int label(struct xdp_md *ctx)
 {
@@ -309,25 +343,28 @@ int label(struct xdp_md *ctx)
 	struct settings *common;
 	struct engine *engine;
 	struct state *state;
+	struct port *port;
 	enum traffic_class class;
 	__u32 index = 0, number;
 	__u64 *engine_index;
 
-	if ((void *)(packet + 1) > (void *)(long)ctx->data_end ||
-	    ethernet->h_proto != bpf_htons(ETH_P_IP))
-		return XDP_PASS;
-	class = class_of(packet);
-	if (class == CLASS_OTHER)
-		return XDP_PASS;
 	common = bpf_map_lookup_elem(&settings, &index);
 	if (!common)
 		return XDP_PASS;
 	index = ctx->ingress_ifindex - common->first_ifindex;
+	port = bpf_map_lookup_elem(&ports, &index);
 	engine_index = bpf_map_lookup_elem(&engine_of_port, &index);
-	if (!engine_index)
+	if (!port || !engine_index)
 		return XDP_PASS;
+	if ((void *)(packet + 1) > (void *)(long)ctx->data_end)
+		return XDP_PASS;
+	if (ethernet->h_proto == bpf_htons(ETH_P_8021Q))
+		return pass_tagged(ctx, port);
+	if (ethernet->h_proto != bpf_htons(ETH_P_IP))
+		return XDP_PASS;
+	class = class_of(packet);
 	index = *(volatile __u64 *)engine_index;
-	if (!index)
+	if (class == CLASS_OTHER || !index)
 		return XDP_PASS;
 	index--;
 	number = index / 2;

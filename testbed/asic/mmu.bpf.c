@@ -14,7 +14,6 @@
 #include "ports.bpf.h"
 
 #define ECN_CE 3
-#define VLAN_PRIORITY 0xe000 /* the PCP field of a tag */
 
 struct drop_record {
 	__u64 time; /* CLOCK_MONOTONIC, ns */
@@ -45,9 +44,9 @@ struct frame {
 };
 
 /* A tag is in the data where Open vSwitch sends a frame, but in skb->vlan_tci, outside skb->len, where
- * the kernel has received one. On ingress from a NIC only a tag with a priority was on the wire:
- * the hash engine, whose labels have none, has pushed any other one a moment ago. */
-static __always_inline void parse(struct __sk_buff *skb, struct frame *frame, bool label_is_new)
+ * the kernel has received one. On ingress from a NIC the hash engine has just pushed it; one that was
+ * on the wire, it has counted (label.bpf.c). */
+static __always_inline void parse(struct __sk_buff *skb, struct frame *frame, bool from_nic)
 {
 	__u32 ip = ETH_HLEN;
 	__be16 protocol;
@@ -55,7 +54,7 @@ static __always_inline void parse(struct __sk_buff *skb, struct frame *frame, bo
 	frame->class = CLASS_OTHER;
 	frame->ip = 0;
 	frame->bytes = skb->len;
-	if (skb->vlan_present && !(label_is_new && !(skb->vlan_tci & VLAN_PRIORITY)))
+	if (skb->vlan_present && !from_nic)
 		frame->bytes += TAG_BYTES;
 	if (bpf_skb_load_bytes(skb, offsetof(struct ethhdr, h_proto), &protocol, sizeof(protocol)))
 		return;
