@@ -13,7 +13,7 @@ from controllers.flows import Flow
 from controllers.hashing import FiveTuple
 from controllers.labels import LabelSettings
 from controllers.routes import LinkState
-from controllers.schemes import RoutingScheme, create_scheme
+from controllers.schemes import RoutingScheme, scheme_class
 from controllers.schemes.base import Entries
 from controllers.table import BlackHoleError, FabricTables
 from testbed.schema import Scenario
@@ -69,8 +69,8 @@ def plan_routes(
     unless links have failed.
     """
     state = link_state or LinkState()
-    parameters = scenario.routing.parameters.model_dump()
-    scheme = create_scheme(scenario.routing.scheme, parameters, seed=scenario.seed)
+    choice = scenario.routing
+    scheme = scheme_class(choice.scheme)(choice.parameters, seed=scenario.seed)
     # Ports are chosen once, before anything fails: a running queue pair keeps its own.
     plan = _with_ports(plan, scheme.choose_source_ports(topology, list(_flows(topology, plan))))
     flows = list(_flows(topology, plan))
