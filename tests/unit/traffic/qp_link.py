@@ -12,12 +12,14 @@ from traffic.codec import FrameTemplate, Packet, parse
 from traffic.memory import AccessFlags, MemoryRegion, ProtectionDomain
 from traffic.opcodes import REQUEST_FLAGS, Operation
 from traffic.qp import PathAttributes, QueuePair
+from traffic.qp.attributes import Reordering
 from traffic.recovery import recovery_names
 from traffic.verbs import CompletionQueue, QpType, SendWr, WcStatus, WorkCompletion, WrOpcode
 
 RECOVERIES = recovery_names(QpType.RC)
 DELAY = 2.0**-20
 """About a microsecond, and a power of two: times add up exactly."""
+IN_ORDER = Reordering()
 REMOTE = AccessFlags.LOCAL_WRITE | AccessFlags.REMOTE_WRITE
 
 
@@ -93,6 +95,7 @@ def pair(
     qp_type: QpType = QpType.RC,
     send_window: int | None = None,
     ack_interval: int = 64,
+    reordering: Reordering = IN_ORDER,
     **connection: int,
 ) -> tuple[Endpoint, Endpoint]:
     """Two connected endpoints."""
@@ -103,6 +106,7 @@ def pair(
             recovery=recovery,
             send_window=send_window,
             ack_interval=ack_interval,
+            reordering=reordering,
         )
         for qp_num in (0x11, 0x12)
     )
