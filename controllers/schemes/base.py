@@ -9,7 +9,7 @@ from __future__ import annotations
 import abc
 import ipaddress
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict
@@ -103,6 +103,11 @@ class RoutingView:
         if live[0] in self.up_ports[switch]:
             return self.up_ports[switch]
         return self.healthy_hops[switch].get(prefix, live)
+
+    @property
+    def single_nics(self) -> frozenset[str]:
+        """Prefixes of the destinations that are one NIC with a failed access link."""
+        return frozenset(self.destinations) - frozenset(self.topology.prefixes.values())
 
     def destination_of(self, nic: Interface) -> Destination:
         """The destination that a NIC belongs to, given by any of its interfaces."""
@@ -221,6 +226,11 @@ def route(
         match,
         (DecrementTtl(), SetEthSrc(topology.nodes[switch].router_mac), *actions),
     )
+
+
+def override(host_route: Entry) -> Entry:
+    """A /32 route again, before those for its prefix that depend on the ingress port."""
+    return replace(host_route, priority=_POLICY_PRIORITY + 31)
 
 
 def untag(entry: Entry) -> Entry:

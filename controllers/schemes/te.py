@@ -20,7 +20,7 @@ from pydantic import Field
 
 from controllers.entries import Entry
 from controllers.flows import Flow
-from controllers.schemes.base import RoutingView, register_scheme, route, to_switch
+from controllers.schemes.base import RoutingView, override, register_scheme, route, to_switch
 from controllers.schemes.ecmp import Ecmp, EcmpParameters
 from testbed.topology import Interface, Topology
 from testbed.units import Duration
@@ -70,7 +70,12 @@ class TrafficEngineering(Ecmp):
 
     def remote_entries(self, view: RoutingView, switch: str) -> Iterable[Entry]:
         """ECMP's entries and, above them, those of the placed demands."""
-        yield from super().remote_entries(view, switch)
+        single = view.single_nics
+        for entry in super().remote_entries(view, switch):
+            yield entry
+            if entry.match.get("ipv4_dst") in single:
+                # a NIC with a way of its own is not where a demand towards its prefix goes
+                yield override(entry)
         if self._placed is None or self._placed[0] is not view:
             self._placed = view, self.place(view)
         for (where, in_port, prefix), port in sorted(self._placed[1].chosen.items(), key=_place):
@@ -89,8 +94,8 @@ class TrafficEngineering(Ecmp):
             prefix = destination if whole else f"{nic.address}/32"
             demands[_sender(view.topology, flow), destination, prefix] += demand
         placement = Placement()
-        # Largest first, and in a fixed order among equals.
-        for key, demand in sorted(demands.items(), key=lambda item: (-item[1], item[0])):
+        # Largest first, and in the flows' order among equals.
+        for key, demand in sorted(demands.items(), key=lambda item: -item[1]):
             _place_demand(view, placement, *key, demand)
         return placement
 
