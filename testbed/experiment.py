@@ -98,6 +98,7 @@ class Experiment:
         self._progress = progress
         self._logs = directory / "logs"
         self._logs.mkdir(parents=True, exist_ok=True)
+        routes = plan_routes(scenario, topology, plan)
         buffer, ecn = scenario.switch.buffer, scenario.switch.ecn
         self.fabric = Fabric(
             topology,
@@ -108,8 +109,8 @@ class Experiment:
             ),
             directory=scratch,
             logs=self._logs,
+            labels=routes.labels,
         )
-        routes = plan_routes(scenario, topology, plan)
         self._plan = routes.plan
         self._paths = routes.paths
         program = self._logs / "program.json"
@@ -157,7 +158,12 @@ class Experiment:
             self.fabric.mmu.reset()
             captures = self._start_captures()
             telemetry = Telemetry(
-                self._topology, self.fabric.mmu, clock, board, pool.wake_descriptors
+                self._topology,
+                self.fabric.mmu,
+                clock,
+                board,
+                pool.wake_descriptors,
+                self.fabric.skip,
             )
             self._progress.stage(Stage.TRAFFIC)
             steal = _StealMeter()
@@ -240,7 +246,7 @@ class Experiment:
         captures = []
         for name in self._scenario.capture:
             directory.mkdir(exist_ok=True)
-            interface = self._topology.interfaces[name]
+            interface = self.fabric.wire_end(self._topology.interfaces[name])
             captures.append(
                 Capture(name, directory / f"{name}.pcap", self._namespace_pid(interface))
             )

@@ -169,6 +169,21 @@ class Fabric:
             found += self.label_engine.problems()
         return found
 
+    def skip(self, seconds: float) -> None:
+        """Let the switches know of wall seconds that the emulated clock has jumped over."""
+        if self.label_engine:
+            self.label_engine.skip(seconds)
+
+    def wire_end(self, interface: Interface) -> Interface:
+        """The end of an interface's link where a capture sees frames as they are on the wire.
+
+        The hash engine labels a frame as soon as it arrives: at its port, a frame from the NIC has
+        a label already.
+        """
+        if self.label_engine and self.label_engine.labels(interface.name):
+            return self.topology.interfaces[interface.peer]
+        return interface
+
     def stop(self) -> None:
         """Take everything down, so that another fabric can be built in its place. Idempotent."""
         self.ovs.stop()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import select
 import statistics
+import struct
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -34,6 +35,9 @@ TIMED_PROBES = 48
 BATCH = 64
 """Probes in flight at once while paths are only crossed."""
 
+ETH_P_8021Q = 0x8100
+
+_TAG = 12
 _TTL = 22
 _DEST_QP = slice(47, 50)
 
@@ -44,7 +48,7 @@ class ProbeError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """One direction of one connection. ``hops`` is the predicted number of switches."""
+    """One way of one direction of a connection. ``hops`` is the predicted number of switches."""
 
     source: str
     destination: str
@@ -67,7 +71,9 @@ class ProbeResult:
 class Prober:
     """Sends probes through a built fabric whose switches hold their entries.
 
-    ``paths`` gives for (connection, reverse) the predicted ways.
+    ``paths`` gives for (connection, reverse) the predicted ways. Each is crossed: where it is the
+    only one, by a packet without a label, so that the switches' own choice is compared with the
+    prediction; where packets may differ, by one with the label or source port that selects it.
     """
 
     def __init__(
@@ -78,9 +84,10 @@ class Prober:
     ) -> None:
         self._fabric = fabric
         self._probes = [
-            self._probe(connection, reverse, paths[connection.index, reverse][0].interfaces)
+            self._probe(connection, reverse, way)
             for connection in plan.connections
             for reverse in (False, True)
+            for way in paths[connection.index, reverse]
         ]
 
     def run(self) -> ProbeResult:
@@ -98,11 +105,12 @@ class Prober:
             latencies = [self._cross([probe], sockets) for probe in timed]
         return ProbeResult(statistics.median(latencies), len(self._probes), audit)
 
-    def _probe(self, connection: Connection, reverse: bool, path: tuple[str, ...]) -> Probe:
+    def _probe(self, connection: Connection, reverse: bool, way: PlannedPath) -> Probe:
         topology = self._fabric.topology
-        ranks = (connection.source_rank, connection.destination_rank)
-        source, destination = (topology.nic(r) for r in (ranks[::-1] if reverse else ranks))
-        router = topology.nodes[source.peer_node].router_mac
+        path = way.interfaces
+        source = topology.interfaces[path[0]]
+        destination = topology.interfaces[topology.interfaces[path[-1]].peer]
+        own_port = connection.reverse_source_port if reverse else connection.source_port
         qp_num = connection.source_qp_num if reverse else connection.destination_qp_num
         qp = QueuePair(
             qp_num=connection.destination_qp_num if reverse else connection.source_qp_num,
@@ -117,12 +125,10 @@ class Prober:
             QpState.RTR,
             path=PathAttributes(
                 source_mac=source.mac,
-                dest_mac=router,
+                dest_mac=topology.nodes[source.peer_node].router_mac,
                 source_ip=source.address,
                 dest_ip=destination.address,
-                udp_source_port=(
-                    connection.reverse_source_port if reverse else connection.source_port
-                ),
+                udp_source_port=own_port if way.source_port is None else way.source_port,
             ),
             path_mtu=4096,
             dest_qp_num=qp_num,
@@ -130,9 +136,12 @@ class Prober:
         )
         qp.modify(QpState.RTS, sq_psn=0)
         qp.post_send(SendWr(wr_id=0, opcode=WrOpcode.SEND))
-        frame = qp.next_packet(0.0)
-        assert frame is not None
-        return Probe(source.name, destination.name, bytes(frame), qp_num, len(path) - 1, path)
+        packet = qp.next_packet(0.0)
+        assert packet is not None
+        frame = bytes(packet)
+        if way.label is not None:
+            frame = frame[:_TAG] + struct.pack("!HH", ETH_P_8021Q, way.label) + frame[_TAG:]
+        return Probe(source.name, destination.name, frame, qp_num, len(path) - 1, path)
 
     @contextmanager
     def _sockets(self) -> Iterator[dict[str, PacketSocket]]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,6 +52,18 @@ class DepthSeries:
         return np.stack(self.depths)
 
 
+class Schedule(Protocol):
+    """What happens by itself at given times while traffic runs."""
+
+    @property
+    def next_time(self) -> float:
+        """Emulated time of the next event; infinity if there is none."""
+
+    @property
+    def settled(self) -> bool:
+        """Whether all that was begun is in force: until then no time may be skipped."""
+
+
 class _BusyRates:
     """Throughput of each switch port over its longest stretch of an uninterruptedly full queue."""
 
@@ -92,6 +106,13 @@ class _BusyRates:
         self._best_bytes[better] = (wire - self._start)[better]
         self._busy = busy
 
+    def change(self, interface: str, rate: float) -> None:
+        """The port's rate is another one from now on, in emulated bit/s: start afresh."""
+        column = self._names.index(interface)
+        self._rates[column] = rate / self._dilation
+        self._busy[column] = False
+        self._best_time[column] = self._best_bytes[column] = 0.0
+
     def results(self) -> list[LinkRate]:
         """Ports whose stretch was at least BUSY_FRAMES frames long."""
         return [
@@ -105,7 +126,10 @@ class _BusyRates:
 
 
 class Telemetry:
-    """Samples the buffer program's counters. Call ``tick`` about a thousand times a second."""
+    """Samples the buffer program's counters. Call ``tick`` about a thousand times a second.
+
+    ``on_skip`` is told the wall seconds that the clock jumps over, before anybody is woken.
+    """
 
     def __init__(
         self,
@@ -114,11 +138,13 @@ class Telemetry:
         clock: EmulatedClock,
         board: ActivityBoard,
         wake_descriptors: list[int],
+        on_skip: Callable[[float], None] = lambda seconds: None,
     ) -> None:
         self._mmu = mmu
         self._clock = clock
         self._board = board
         self._wake = wake_descriptors
+        self._on_skip = on_skip
         self.series = DepthSeries([i.name for i in topology.interfaces.values()])
         self.drops: list[tuple[float, Drop]] = []
         self.gaps: list[float] = []
@@ -129,6 +155,16 @@ class Telemetry:
         self._last_movement = self._last_tick
         self._last_total = -1
         self._quiet = False
+        self._ranks = len(topology.ranks)
+        self._schedule: Schedule | None = None
+
+    def follow(self, schedule: Schedule) -> None:
+        """Neither skip what is scheduled nor end before it, while anybody has something to do."""
+        self._schedule = schedule
+
+    def rate_changed(self, interface: str, rate: float) -> None:
+        """A port transmits at another rate from now on, in emulated bit/s."""
+        self._rates.change(interface, rate)
 
     def tick(self) -> None:
         """Take one sample of all depths, collect drop records, skip idle time."""
@@ -166,13 +202,23 @@ class Telemetry:
 
     @property
     def quiescent(self) -> bool:
-        """Nothing is in flight and nobody waits for a timer: nothing will ever happen again."""
+        """Nothing is in flight and nobody waits for a timer: nothing will ever happen again.
+
+        Nor does anybody with something left to do wait for what is scheduled.
+        """
         return (
             not self._mmu.depths().any()
             and self._board.all_waiting()
             and self._board.next_timer() == float("inf")
             and self.frames_in_flight() == 0
+            and (self._next_scheduled() == float("inf") or self._all_finished())
         )
+
+    def _next_scheduled(self) -> float:
+        return self._schedule.next_time if self._schedule else float("inf")
+
+    def _all_finished(self) -> bool:
+        return int(self._board.rows["finished_ranks"].sum()) == self._ranks
 
     def frames_in_flight(self) -> int:
         """RoCE frames that NICs sent and that neither a NIC has nor a queue dropped."""
@@ -189,12 +235,12 @@ class Telemetry:
         return self.frames_in_flight() if self._board.all_waiting() else 0
 
     def _skip(self) -> None:
-        target = self._board.next_timer()
-        if target == float("inf"):
+        target = min(self._board.next_timer(), self._next_scheduled())
+        if target == float("inf") or (self._schedule and not self._schedule.settled):
             return
         if self._clock.to_wall(target - self._clock.now()) < SHORTEST_SKIP:
             return
-        self._clock.skip_to(target)
+        self._on_skip(self._clock.skip_to(target))
         self.skips += 1
         # all of them, not only those that are due: each sleeps for a span of wall time that it
         # computed before the skip

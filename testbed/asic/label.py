@@ -174,6 +174,10 @@ class LabelEngine:
                 attach_xdp(interface.ifindex, self.program, XDP_MODE)
                 self._attached.append(interface)
 
+    def labels(self, interface: str) -> bool:
+        """Whether what arrives at an interface gets a label there."""
+        return any(attached.name == interface for attached in self._attached)
+
     def skip(self, seconds: float) -> None:
         """Let flows age by wall seconds that the emulated clock has jumped over."""
         self._settings["skipped"] += round(seconds * 1e9)
