@@ -15,13 +15,15 @@ _Value = TypeVar("_Value")
 class ScheduleGraph:
     """All instructions under one numbering: ``number = base[rank] + position in the program``.
 
-    ``partner[number]`` is the other end of a message, -1 for local work; ``previous[number]`` the
-    SEND or RECEIVE before it on its connection, -1 for the first. ``order`` lists all numbers as
+    ``sizes[rank]`` are the elements of a rank's slots. ``partner[number]`` is the other end of a
+    message, -1 for local work; ``previous[number]`` the SEND or RECEIVE before it on its
+    connection, -1 for the first. ``order`` lists all numbers as
     they may complete. Raises ScheduleError for messages without another end and for deadlocks.
     """
 
     def __init__(self, schedule: Schedule) -> None:
         self.schedule = schedule
+        self.sizes = [layout.sizes for layout in schedule.layouts]
         self.base: list[int] = []
         self.steps: list[Instruction] = []
         self.rank: list[int] = []
@@ -74,7 +76,7 @@ class ScheduleGraph:
         ends = []
         for number in (send, receive):
             step = self.steps[number]
-            sizes = self.schedule.layouts[self.rank[number]].sizes
+            sizes = self.sizes[self.rank[number]]
             ends.append((step.local, sizes[step.slot : step.slot + step.count]))
         if ends[0] != ends[1]:
             raise ScheduleError(
@@ -118,8 +120,7 @@ def execute(
     leaves in its target. Empty slots are passed over. Raises ScheduleError when an instruction
     writes an input or reads a slot that holds nothing yet.
     """
-    layouts = graph.schedule.layouts
-    sizes = [layout.sizes for layout in layouts]
+    layouts, sizes = graph.schedule.layouts, graph.sizes
     memories: list[list[_Value | None]] = [
         [initial(rank, slot) for slot in range(layout.first_output)]
         + [None] * (len(layout.output) + len(layout.scratch))

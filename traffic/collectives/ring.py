@@ -35,32 +35,36 @@ def split(elements: int, parts: int, itemsize: int, offset: int = 0) -> list[Chu
 
 @dataclass(frozen=True, slots=True)
 class Ring:
-    """One channel: a ring in rank order that all-reduces ``chunks``, one per rank, in place.
+    """One channel: a ring over ``ranks`` that all-reduces ``chunks``, one per rank, in place.
+
+    Positions in the ring take the part of ranks in the schedule above.
 
     ``scratch`` is the distance in bytes from a chunk to where its partial sums arrive. A rank may
     overwrite a chunk with its final value as soon as that arrives: the value cannot exist before
     the rank's partial sum has reached its neighbour.
     """
 
+    ranks: tuple[int, ...]
     chunks: list[Chunk]
     scratch: int
     operation: Operation
 
     def fill(self, builder: PlanBuilder) -> None:
         """Add the ring's connections, one flow per edge, and all operations."""
-        ranks = builder.world_size
-        flows = [builder.flow(builder.connect(r, (r + 1) % ranks)) for r in range(ranks)]
-        # holds[r] is the operation after which rank r may pass on the chunk it sends next.
+        ranks = len(self.ranks)
+        edges = zip(self.ranks, (*self.ranks[1:], self.ranks[0]), strict=True)
+        flows = [builder.flow(builder.connect(rank, following)) for rank, following in edges]
+        # holds[r] is the operation after which the r-th may pass on the chunk it sends next.
         holds: list[int | None] = [None] * ranks
         for step in range(ranks - 1):
             arrivals = self._send_all(
                 builder, flows, step=step, lead=-1, target=self.scratch, holds=holds
             )
-            for rank, arrival in enumerate(arrivals):
-                chunk = self.chunks[(rank - 2 - step) % ranks]
+            for position, arrival in enumerate(arrivals):
+                chunk = self.chunks[(position - 2 - step) % ranks]
                 if arrival is not None:
-                    arrivals[rank] = builder.reduce(
-                        rank,
+                    arrivals[position] = builder.reduce(
+                        self.ranks[position],
                         offset=chunk.offset,
                         source_offset=chunk.offset + self.scratch,
                         length=chunk.length,
@@ -80,16 +84,16 @@ class Ring:
         target: int,
         holds: list[int | None],
     ) -> list[int | None]:
-        """Every rank sends chunk rank + lead - step; returns the RECEIVE of each rank."""
-        ranks = builder.world_size
+        """Each sends chunk position + lead - step; returns the RECEIVE of each position."""
+        ranks = len(self.ranks)
         arrivals: list[int | None] = [None] * ranks
-        for rank in range(ranks):
-            chunk = self.chunks[(rank + lead - step) % ranks]
+        for position in range(ranks):
+            chunk = self.chunks[(position + lead - step) % ranks]
             if chunk.length == 0:
                 continue
-            after = holds[rank]
-            _, arrivals[(rank + 1) % ranks] = builder.message(
-                flows[rank],
+            after = holds[position]
+            _, arrivals[(position + 1) % ranks] = builder.message(
+                flows[position],
                 operation=self.operation,
                 length=chunk.length,
                 offset=chunk.offset,

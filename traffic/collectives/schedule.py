@@ -8,8 +8,10 @@ nothing of queue pairs, addresses or time; ``traffic.collectives.lowering`` make
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import accumulate, pairwise
 
 from traffic.collectives.request import Chunking, CollectiveRequest
 
@@ -67,6 +69,11 @@ class Layout:
     def first_scratch(self) -> int:
         """Number of the first slot of scratch memory."""
         return len(self.input) + len(self.output)
+
+
+def byte_bounds(sizes: Sequence[int], itemsize: int, begin: int = 0) -> list[tuple[int, int]]:
+    """(begin, end) in bytes of neighbouring slots of so many elements."""
+    return list(pairwise(accumulate((size * itemsize for size in sizes), initial=begin)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,259 @@
+"""One collective of one communicator, by any algorithm that can do it, on real numbers."""
+
+from __future__ import annotations
+
+import hashlib
+from functools import lru_cache
+from itertools import pairwise
+from typing import Annotated, Any, Literal
+
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field
+
+from testbed.units import Size
+from traffic.collectives.algorithms import algorithm_names, create_algorithm
+from traffic.collectives.choice import DEFAULT_TABLE, AlgorithmRule
+from traffic.collectives.expected import evaluate, output_expressions
+from traffic.collectives.lowering import buffer_offsets, lower
+from traffic.collectives.request import (
+    Chunking,
+    Collective,
+    CollectiveRequest,
+    ScheduleError,
+    bus_factor,
+    largest_buffer,
+)
+from traffic.collectives.schedule import Schedule, byte_bounds
+from traffic.payload import count_wrong, elements_of, initial_slice
+from traffic.plan import (
+    MAX_MESSAGE_BYTES,
+    DataType,
+    Operation,
+    Plan,
+    PlanError,
+    Reduction,
+    WorkloadParameters,
+)
+from traffic.plan_builder import PlanBuilder, draw_uniform
+from traffic.workloads.base import Reference, Workload, register_workload
+
+AUTOMATIC = "auto"
+
+_MESSAGES_IN_FLIGHT = 8
+"""Of a connection, with a chunk size of the user's own: NCCL_STEPS."""
+
+
+class AlgorithmRuleParameters(BaseModel):
+    """A row of the table that ``auto`` chooses by."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    algorithm: str = Field(description="name of the algorithm")
+    up_to: Size | None = Field(None, gt=0, description="largest size it is for; default: any")
+
+
+class CollectiveParameters(WorkloadParameters):
+    """What the ranks do together, and how."""
+
+    collective: Collective = Field(Collective.ALL_REDUCE, description="what the ranks do together")
+    algorithm: str = Field(
+        AUTOMATIC, description="how: an algorithm's name, or 'auto' to choose by size"
+    )
+    algorithm_table: tuple[AlgorithmRuleParameters, ...] = Field(
+        (), description="rules that 'auto' tries, in order, before its own"
+    )
+    size: Size = Field(
+        8 * 2**20,
+        gt=0,
+        description="bytes of the largest buffer of a rank, as nccl-tests counts; a barrier has "
+        "one element whatever this says",
+    )
+    dtype: DataType = Field(DataType.FLOAT32, description="type of the elements")
+    reduction: Reduction = Field(Reduction.SUM, description="how elements are combined")
+    channels: int = Field(
+        1, ge=1, le=64, description="parts of the data that are worked on side by side"
+    )
+    chunk: Annotated[Size, Field(gt=0, le=MAX_MESSAGE_BYTES)] | None = Field(
+        None,
+        description="largest message of a pipelined algorithm, 8 of them in flight; default: as "
+        "NCCL has it for the algorithm",
+    )
+    root: int = Field(0, ge=0, description="position among the ranks of the one that is special")
+    ranks: tuple[int, ...] | None = Field(
+        None, description="ranks that take part, in this order; default: all with a GPU"
+    )
+    gpus_per_server: int = Field(
+        1, ge=1, description="how many ranks in a row the algorithm takes for one server's GPUs"
+    )
+    imbalance: float = Field(
+        0.5,
+        ge=0,
+        le=1,
+        description="all-to-allv: how far the sizes for different ranks may lie from their mean; "
+        "0 makes it an all-to-all",
+    )
+    operation: Literal[Operation.WRITE_WITH_IMM, Operation.SEND, Operation.SEND_WITH_IMM] = Field(
+        Operation.WRITE_WITH_IMM, description="verb that carries the messages"
+    )
+
+
+@register_workload
+class CollectiveWorkload(Workload):
+    """A schedule, lowered: one flow per connection and channel."""
+
+    name = "collective"
+    is_collective = True
+    Parameters = CollectiveParameters
+
+    def fill(self, builder: PlanBuilder, parameters: Any) -> None:
+        """Give every rank its input, its output and the schedule's scratch memory."""
+        p: CollectiveParameters = parameters
+        ranks = _members(p, builder.gpu_ranks)
+        builder.dtype, builder.reduction = p.dtype, p.reduction
+        try:
+            schedule = schedule_of(p, len(ranks), builder.seed)
+        except ScheduleError as error:
+            raise PlanError(str(error)) from None
+        buffers = buffer_offsets(schedule)
+        for rank, buffer in zip(ranks, buffers, strict=True):
+            builder.memory(rank, initialised=buffer.output, total=buffer.end)
+        lower(schedule, builder, buffers=buffers, ranks=ranks, operation=p.operation)
+
+    def reference(self, plan: Plan) -> Reference:
+        """S and the factor as nccl-tests has them for each collective."""
+        p: Any = plan.parameters
+        request = schedule_of(p, len(_members(p, plan.gpu_ranks)), plan.seed).request
+        return Reference(
+            payload_bytes=plan.payload_bytes,
+            size_bytes=request.elements * request.itemsize,
+            bus_factor=bus_factor(request.collective, request.ranks),
+        )
+
+    def verify(self, plan: Plan, rank: int, memory: Any) -> int:
+        """Compare with the numbers that numpy gives in the schedule's own order of additions.
+
+        That order is known, so even floats must agree bit for bit.
+        """
+        p: Any = plan.parameters
+        members = _members(p, plan.gpu_ranks)
+        if rank not in members:
+            return 0
+        result = _result(p, len(members), plan.seed)
+        return result.wrong_elements(plan, members, members.index(rank), memory)
+
+
+def _members(p: CollectiveParameters, gpu_ranks: tuple[int, ...]) -> tuple[int, ...]:
+    """The ranks that take part. Raises PlanError for ranks that there are not, or too few."""
+    if p.ranks is None:
+        if len(gpu_ranks) < 2:
+            raise PlanError(f"world_size: a collective needs 2 ranks or more, not {len(gpu_ranks)}")
+        return gpu_ranks
+    if len(p.ranks) < 2 or len(set(p.ranks)) != len(p.ranks) or not set(p.ranks) <= set(gpu_ranks):
+        raise PlanError(
+            f"ranks: {list(p.ranks)}; allowed: 2 or more different ranks with a GPU, "
+            f"{gpu_ranks[0]} to {gpu_ranks[-1]}"
+        )
+    return p.ranks
+
+
+@lru_cache(maxsize=4)
+def schedule_of(p: CollectiveParameters, ranks: int, seed: int) -> Schedule:
+    """The schedule that the parameters ask for. Raises ScheduleError."""
+    itemsize = p.dtype.itemsize
+    if p.size % itemsize:
+        raise ScheduleError(
+            f"size: {p.size} bytes are no whole number of {p.dtype} elements; "
+            f"allowed: multiples of {itemsize}"
+        )
+    elements, counts = p.size // itemsize, None
+    if p.collective is Collective.BARRIER:
+        elements = 1
+    elif p.collective is Collective.ALL_TO_ALLV:
+        counts = _counts(elements, ranks, p.imbalance, seed)
+        elements = largest_buffer(counts)
+    chunking = None
+    if p.chunk is not None:
+        chunking = Chunking(p.chunk, slices_per_chunk=1, messages_in_flight=_MESSAGES_IN_FLIGHT)
+    request = CollectiveRequest(
+        collective=p.collective,
+        ranks=ranks,
+        elements=elements,
+        itemsize=itemsize,
+        root=p.root,
+        channels=p.channels,
+        gpus_per_server=p.gpus_per_server,
+        chunking=chunking,
+        counts=counts,
+    )
+    return create_algorithm(_algorithm(p)).schedule(request)
+
+
+def _algorithm(p: CollectiveParameters) -> str:
+    if p.algorithm != AUTOMATIC:
+        if p.algorithm not in algorithm_names():
+            allowed = ", ".join([AUTOMATIC, *algorithm_names()])
+            raise ScheduleError(f"algorithm: {p.algorithm!r}; allowed: {allowed}")
+        return p.algorithm
+    rules = tuple(
+        AlgorithmRule(p.collective, rule.algorithm, rule.up_to) for rule in p.algorithm_table
+    )
+    return DEFAULT_TABLE.overridden(rules).choose(p.collective, p.size, p.gpus_per_server)
+
+
+def _counts(elements: int, ranks: int, imbalance: float, seed: int) -> tuple[tuple[int, ...], ...]:
+    """Elements from each rank to each other: its data, cut by weights drawn from the seed."""
+    rows = []
+    for source in range(ranks):
+        weights = [
+            1 + imbalance * (2 * draw_uniform(seed, "count", source, peer) - 1)
+            for peer in range(ranks)
+        ]
+        # cut at rounded places, so that every rank has the same amount of data
+        total, at = sum(weights), 0.0
+        places = [0]
+        for weight in weights:
+            at += weight
+            places.append(round(elements * at / total))
+        rows.append(tuple(end - begin for begin, end in pairwise(places)))
+    return tuple(rows)
+
+
+class _Result:
+    """What the ranks must hold; remembers the digests of slots that several ranks have alike."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        self._schedule = schedule
+        self._buffers = buffer_offsets(schedule)
+        self._outputs = output_expressions(schedule)
+        self._digests: dict[int, bytes] = {}
+
+    def wrong_elements(self, plan: Plan, members: tuple[int, ...], member: int, memory: Any) -> int:
+        """Elements of a member's output that are not what they must be."""
+        itemsize = plan.dtype.itemsize
+        bounds = [byte_bounds(layout.input, itemsize) for layout in self._schedule.layouts]
+
+        def read(rank: int, slot: int) -> NDArray[Any]:
+            begin, end = bounds[rank][slot]
+            return initial_slice(plan, members[rank], begin, end - begin)
+
+        wrong, base = 0, self._buffers[member].output
+        places = byte_bounds(self._schedule.layouts[member].output, itemsize)
+        for (begin, end), expression in zip(places, self._outputs[member], strict=True):
+            if expression is None:
+                continue
+            actual = elements_of(plan, memory, base + begin, end - begin)
+            if self._digests.get(id(expression)) == _digest(actual):
+                continue
+            expected = evaluate(expression, read, plan.reduction)
+            self._digests[id(expression)] = _digest(expected)
+            wrong += count_wrong(actual, expected)
+        return wrong
+
+
+@lru_cache(maxsize=1)
+def _result(p: CollectiveParameters, ranks: int, seed: int) -> _Result:
+    return _Result(schedule_of(p, ranks, seed))
+
+
+def _digest(values: NDArray[Any]) -> bytes:
+    return hashlib.blake2b(values.tobytes(), digest_size=16).digest()
