@@ -161,6 +161,18 @@ def plan(
         float | None,
         typer.Option("--failed-links", metavar="SHARE", help="Of the links, e.g. 0.01."),
     ] = None,
+    variant: VariantOption = None,
+    draw: Annotated[
+        Path | None,
+        typer.Option("--draw", metavar="FILE", help="Draw fabric and paths, .svg or .png."),
+    ] = None,
+    export_topology: Annotated[
+        Path | None,
+        typer.Option("--export-topology", metavar="FILE", help="Write it for a simulator."),
+    ] = None,
+    topology_format: Annotated[
+        str, typer.Option("--topology-format", metavar="hpcc|simai", help="Of that file.")
+    ] = "hpcc",
 ) -> int:
     """Show what a scenario would do: fabric, addresses, flows, paths, bounds. Needs no root.
 
@@ -172,7 +184,8 @@ def plan(
     }  # fmt: skip
     given = {name: value for name, value in at_scale.items() if value is not None}
     if gpus is not None:
-        if scenario is not None or set_ or dilation is not None:
+        of_scenario = (scenario, set_, dilation, variant, draw, export_topology)
+        if any(value not in (None, []) for value in of_scenario):
             raise CommandError("--gpus plans without a scenario", ExitStatus.USAGE)
         return _plan_at_scale(gpus, given)
     if given:
@@ -182,7 +195,10 @@ def plan(
         raise CommandError("plan needs a SCENARIO, or --gpus", ExitStatus.USAGE)
     from testbed.plan_view import print_plan
 
-    print_plan(_load(scenario, set_, dilation, None), _console())
+    loaded = _load(scenario, set_, dilation, None)
+    chosen = _choose_variants(loaded, variant)
+    print_plan(loaded, _console(), chosen)
+    _write_plan_files(loaded, chosen, draw, export_topology, topology_format)
     return ExitStatus.OK
 
 
@@ -345,6 +361,31 @@ def _choose_variants(scenario: Scenario, wanted: list[str] | None) -> tuple[str,
             hint = suggestion(name, names)
             raise CommandError(f"--variant {name}: no such variant; {hint}", ExitStatus.USAGE)
     return tuple(name for name in names if not wanted or name in wanted)
+
+
+def _write_plan_files(
+    scenario: Scenario,
+    variants: Sequence[str],
+    drawing: Path | None,
+    topology_file: Path | None,
+    topology_format: str,
+) -> None:
+    """What `plan` is asked to write; prints the names of the files."""
+    if drawing is None and topology_file is None:
+        return
+    from testbed.plan_files import PlanFileError, draw_plan, write_topology
+    from testbed.scenario import resolve_variants
+
+    chosen = [(name, variant) for name, variant in resolve_variants(scenario) if name in variants]
+    try:
+        if drawing is not None:
+            for path in draw_plan(scenario, chosen, drawing):
+                print(path)
+        if topology_file is not None:
+            write_topology(chosen[0][1], topology_file, topology_format)
+            print(topology_file)
+    except PlanFileError as error:
+        raise CommandError(str(error), ExitStatus.USAGE) from error
 
 
 def _require_machine() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import TYPE_CHECKING
 
 from testbed.calibration import choose_dilation, measure_unit
@@ -19,11 +20,15 @@ ROWS = 16
 """Rows of a table; a fabric of 1024 ranks would flood the terminal."""
 
 
-def print_plan(scenario: Scenario, console: Console) -> None:
-    """Print the plan of every variant; equal plans once. Raises ScenarioError."""
+def print_plan(
+    scenario: Scenario, console: Console, variants: Container[str] | None = None
+) -> None:
+    """Print the plan of these variants, by default all; equal plans once. Raises ScenarioError."""
     console.print(f"{scenario.name}  {_first_line(scenario.description)}", markup=False)
     seen: dict[tuple[str, str], str] = {}
     for name, variant in resolve_variants(scenario):
+        if variants is not None and name not in variants:
+            continue
         topology = build_topology(variant)
         plan = plan_traffic(variant, topology)
         routing = variant.routing.model_dump_json()

@@ -158,6 +158,12 @@ def plan_traffic(scenario: Scenario, topology: Topology) -> Plan:
                 f"faults.drop.{position}.connection: {drop.connection} is not one of the "
                 f"{len(plan.connections)} connections, counted from 0"
             )
+    for connection in plan.connections:
+        if not topology.connected(connection.source_rank, connection.destination_rank):
+            raise ScenarioError(
+                f"workload: rank {connection.source_rank} sends to rank "
+                f"{connection.destination_rank}, but no path of {topology.name} joins their NICs"
+            )
     return plan
 
 

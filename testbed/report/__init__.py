@@ -23,13 +23,13 @@ def write_report(result: RunResult, run_dir: Path) -> Path:
     from testbed.report.html import render
 
     path = run_dir / REPORT_FILE
-    with _fonts_listed_elsewhere():
+    with fonts_listed_elsewhere():
         write_text(path, render(result, draw_charts(result, run_dir)))
     return path
 
 
 @contextmanager
-def _fonts_listed_elsewhere() -> Iterator[None]:
+def fonts_listed_elsewhere() -> Iterator[None]:
     """Keep matplotlib's list of fonts out of the user's home; making it takes 0.1 s."""
     if "MPLCONFIGDIR" in os.environ:
         yield
@@ -42,4 +42,4 @@ def _fonts_listed_elsewhere() -> Iterator[None]:
             del os.environ["MPLCONFIGDIR"]
 
 
-__all__ = ["REPORT_FILE", "write_report"]
+__all__ = ["REPORT_FILE", "fonts_listed_elsewhere", "write_report"]
