@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -12,14 +12,18 @@ from numpy.typing import NDArray
 
 from controllers.process import ControllerProcess
 from controllers.program import write_program
+from controllers.routes import LinkState
 from testbed.activity import ActivityBoard
 from testbed.asic.mmu import UNLIMITED, BufferPolicy
 from testbed.capture import Capture
 from testbed.clock import EmulatedClock
 from testbed.fabric import Fabric
+from testbed.failure_agent import FailureAgent, FaultRecord, PathChange
+from testbed.failures import FaultTimeline
 from testbed.priority import Priority, set_priority
-from testbed.probe import Prober, ProbeResult
+from testbed.probe import ProbeError, Prober, ProbeResult
 from testbed.progress import ProgressReporter, Stage
+from testbed.reconvergence import Reconvergence
 from testbed.routes import PlannedPath, plan_routes
 from testbed.schema import Scenario
 from testbed.server_pool import ServerPool
@@ -74,6 +78,8 @@ class Measurements:
     cpu_steal: float | None
     stopped: str
     """Why an unfinished run was stopped; empty if it came to its end."""
+    faults: list[FaultRecord] = field(default_factory=list)
+    path_changes: list[PathChange] = field(default_factory=list)
 
 
 class Experiment:
@@ -113,8 +119,15 @@ class Experiment:
         )
         self._plan = routes.plan
         self._paths = routes.paths
+        self._timeline = FaultTimeline(scenario.faults, topology)
+        self._network: Reconvergence | None = None
+        entries = routes.entries
+        if self._timeline.steps or routes.recompute_interval is not None:
+            self._network = Reconvergence(scenario, topology, plan)
+            self._network.rehearse(self._timeline)
+            entries = self._network.entries
         program = self._logs / "program.json"
-        write_program(program, topology, routes.entries)
+        write_program(program, topology, entries)
         self._controller = ControllerProcess(program, log=self._logs / "controller.log")
 
     def build(self) -> ProbeResult:
@@ -165,46 +178,94 @@ class Experiment:
                 pool.wake_descriptors,
                 self.fabric.skip,
             )
+            agent = self._failure_agent(board, pool, clock, telemetry)
             self._progress.stage(Stage.TRAFFIC)
             steal = _StealMeter()
             set_priority(Priority.SWITCH, self.fabric.ovs.daemon_pid)
             set_priority(Priority.SAMPLER)
             pool.go()
-            stopped = self._watch(clock, telemetry, pool)
+            stopped = self._watch(clock, telemetry, pool, agent)
             end, wall, skipped = clock.now(), clock.wall(), clock.skipped
             share = steal.share()
             self._progress.stage(Stage.COLLECT)
             pool.halt()
             self._drain()
             telemetry.collect_drops()
+            if agent:
+                agent.settle()
             reports = pool.collect()
         finally:
             pool.kill()
         mismatches = self.fabric.problems()
         mismatches += self._stop_captures(captures)
+        ports = self.fabric.mmu.ports.copy()
+        forwarding_drops = self.fabric.ovs.audit_sockets().dropped_frames
+        if agent:
+            mismatches += self._probe_again(agent.physical)
         return Measurements(
             topology=self._topology,
             plan=self._plan,
             dilation=self._dilation,
             paths=[self._paths[c.index, False] for c in self._plan.connections],
             reports=reports,
-            ports=self.fabric.mmu.ports.copy(),
+            ports=ports,
             telemetry=telemetry,
             probe=probe,
-            forwarding_drops=self.fabric.ovs.audit_sockets().dropped_frames,
+            forwarding_drops=forwarding_drops,
             mismatches=mismatches,
             end_time=end,
             wall_seconds=wall,
             skipped_seconds=skipped,
             cpu_steal=share,
             stopped=stopped,
+            faults=agent.records if agent else [],
+            path_changes=agent.path_changes if agent else [],
         )
 
-    def _watch(self, clock: EmulatedClock, telemetry: Telemetry, pool: ServerPool) -> str:
+    def _failure_agent(
+        self, board: ActivityBoard, pool: ServerPool, clock: EmulatedClock, telemetry: Telemetry
+    ) -> FailureAgent | None:
+        if self._network is None:
+            return None
+        agent = FailureAgent(
+            self._timeline,
+            self._network,
+            fabric=self.fabric,
+            controller=self._controller,
+            board=board,
+            wake_descriptors=pool.wake_descriptors,
+            clock=clock,
+            on_rate_change=telemetry.rate_changed,
+            programs=self._logs,
+        )
+        telemetry.follow(agent)
+        return agent
+
+    def _probe_again(self, links: LinkState) -> list[str]:
+        """Whether packets go where they should now that links have changed; what is wrong."""
+        assert self._network is not None
+        paths = self._network.routes(links).paths
+        if not any(paths.values()):
+            return []
+        try:
+            Prober(self.fabric, self._plan, paths).run()
+        except ProbeError as error:
+            return [f"after the faults: {error}"]
+        return []
+
+    def _watch(
+        self,
+        clock: EmulatedClock,
+        telemetry: Telemetry,
+        pool: ServerPool,
+        agent: FailureAgent | None,
+    ) -> str:
         """Sample until the traffic is over; returns why it was stopped early, if it was."""
         limit = self._scenario.time_limit
         ticks = 0
         while True:
+            if agent:
+                agent.tick()
             telemetry.tick()
             ticks += 1
             if telemetry.quiescent:

@@ -13,6 +13,7 @@ Pure: nothing is sent.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
@@ -20,7 +21,7 @@ from controllers.entries import Entry, Output, SetEthDst
 from controllers.labels import LabelSettings
 from controllers.routes import LinkState, destinations, next_hops
 from controllers.schemes.base import Entries, route, to_switch
-from testbed.failures import FaultEvent, Step
+from testbed.failures import FaultEvent, FaultTimeline, Step, StepKind
 from testbed.routes import PlannedRoutes, plan_routes
 from testbed.schema import Scenario
 from testbed.topology import NodeKind, Topology
@@ -57,6 +58,22 @@ class Reconvergence:
     def entries(self) -> Entries:
         """What the switches hold, or are about to."""
         return {switch: list(entries) for switch, entries in self._held.items()}
+
+    @property
+    def recompute_interval(self) -> float | None:
+        """Emulated seconds between two looks at the traffic; None for a scheme that takes none."""
+        return self.routes(LinkState()).recompute_interval
+
+    def rehearse(self, timeline: FaultTimeline) -> None:
+        """Compute what the steps of a timeline will ask for, so that it is at hand then."""
+        before = self._states, self._held
+        for step in timeline.steps:
+            if step.kind is StepKind.LOCAL:
+                deque(self.local(step), maxlen=0)
+            elif step.kind is StepKind.GLOBAL:
+                deque(self.everywhere(step), maxlen=0)
+                self.routes(step.known)
+        self._states, self._held = before
 
     def routes(self, state: LinkState) -> PlannedRoutes:
         """What the scheme makes of a state of the links."""

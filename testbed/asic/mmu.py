@@ -28,6 +28,8 @@ CLASSES = ("data", "control", "other")
 REASONS = ("port limit", "link down")
 """Drop reasons, in the order of the program's enum."""
 
+LINK_DOWN = REASONS.index("link down")
+
 _COUNT = [("packets", "<u8"), ("bytes", "<u8")]
 
 PORT_DTYPE = np.dtype(
@@ -128,6 +130,25 @@ class Mmu:
             if candidate.name == interface:
                 return self.ports[index]  # type: ignore[no-any-return]
         raise KeyError(interface)
+
+    def set_link(self, interface: str, *, up: bool) -> None:
+        """Let an interface take frames, or drop each one that comes. Raises KeyError."""
+        self.row(interface)["down"] = 0 if up else 1
+
+    def write_off(self, interface: str) -> int:
+        """Count the frames that wait at an interface without link as lost; returns how many.
+
+        They must have been thrown away. They have no drop records: nobody looks at them again.
+        """
+        row = self.row(interface)
+        lost = {}
+        for unit in ("packets", "bytes"):
+            waiting = row["enqueued"][unit] - row["dequeued"][unit]
+            row["enqueued"][unit] -= waiting
+            row["dropped"][unit][LINK_DOWN] += waiting
+            lost[unit] = int(waiting.sum())
+        row["enqueued_bytes"] -= np.uint64(lost["bytes"])
+        return lost["packets"]
 
     def reset(self) -> None:
         """Zero all counters; only while nothing is in flight."""
