@@ -12,6 +12,7 @@ import os
 import shlex
 import signal
 import sys
+import textwrap
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -221,8 +222,16 @@ def list_() -> int:
         ("workloads", registries.workload_parameters()),
         ("recovery of rc", registries.recovery_names("rc")),
     ):
-        print(f"{what:<18} {', '.join(sorted(names))}")
+        print(_hanging(what, ", ".join(sorted(names))))
     return ExitStatus.OK
+
+
+def _hanging(what: str, text: str) -> str:
+    """What something is, then a text beside it that may go on in further lines."""
+    return textwrap.fill(
+        text, 80, initial_indent=f"{what:<18} ", subsequent_indent=" " * 19,
+        break_on_hyphens=False, break_long_words=False,
+    )  # fmt: skip
 
 
 @app.command()

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from testbed.drawing import DrawingError, DrawnFlow, picture_format, draw_topology
+from testbed.drawing import DrawingError, DrawnFlow, draw_topology, picture_format
 from testbed.results import atomic_write
 from testbed.routes import plan_routes
 from testbed.scenario import Scenario, build_topology, plan_traffic
