@@ -9,7 +9,8 @@ it computes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeVar
@@ -116,16 +117,11 @@ def deal_slots(members: Sequence[Member], live: Sequence[Member]) -> list[Member
 
     While all members are live, slot s goes to member s mod their number. The slots of a member that
     is not live are dealt to the live ones in turn; all other slots stay where they are. Raises
-    ValueError if none is live.
+    ValueError if there are none or none is live.
     """
-    if not live:
-        raise ValueError("no live member to deal slots to")
-    turn = _cycle(live)
+    if not members or not live:
+        raise ValueError("no member to deal slots to")
+    turn = itertools.cycle(live)
     usable = set(live)
-    dealt = [members[slot % len(members)] if members else None for slot in range(SLOTS)]
-    return [member if member is not None and member in usable else next(turn) for member in dealt]
-
-
-def _cycle(live: Sequence[Member]) -> Iterator[Member]:
-    while True:
-        yield from live
+    dealt = [members[slot % len(members)] for slot in range(SLOTS)]
+    return [member if member in usable else next(turn) for member in dealt]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import NamedTuple
 
 from controllers.entries import (
@@ -103,6 +104,7 @@ class _Group(NamedTuple):
     entries: dict[tuple[int, ...], Entry]
 
 
+@lru_cache(maxsize=65536)
 def _number(value: MatchValue) -> int:
     """A match value or address as an integer."""
     if isinstance(value, int):
@@ -112,6 +114,7 @@ def _number(value: MatchValue) -> int:
     return int(ipaddress.IPv4Address(value))
 
 
+@lru_cache(maxsize=65536)
 def _value_and_mask(value: MatchValue) -> tuple[int, int]:
     if isinstance(value, str) and "/" in value:
         if value.startswith("0x"):
@@ -165,7 +168,7 @@ class SwitchTables:
 
         Raises ValueError if the entries output the packet more than once.
         """
-        state = _Pipeline(packet, {**packet.fields(), **_REGISTERS, "in_port": in_port})
+        state = Pipeline.enter(packet, in_port=in_port)
         table: int | None = 0
         while table is not None:
             entry = self.lookup(table, state.fields)
@@ -179,12 +182,21 @@ class SwitchTables:
 
 
 @dataclass(slots=True)
-class _Pipeline:
+class Pipeline:
     """A packet on its way through a switch's tables."""
 
     packet: Packet
     fields: dict[str, int]
     output: int | None = None
+
+    @classmethod
+    def enter(cls, packet: Packet, *, in_port: int) -> Pipeline:
+        """A packet at the beginning of the first table."""
+        return cls(packet, {**packet.fields(), **_REGISTERS, "in_port": in_port})
+
+    def copy(self) -> Pipeline:
+        """The same state, to go on differently."""
+        return Pipeline(self.packet, dict(self.fields), self.output)
 
     def apply(self, action: Action) -> bool:
         """Apply one action; False if it drops the packet."""

@@ -10,6 +10,7 @@ import abc
 import ipaddress
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict
@@ -111,7 +112,7 @@ class RoutingView:
 
     def destination_of(self, nic: Interface) -> Destination:
         """The destination that a NIC belongs to, given by any of its interfaces."""
-        single = self.destinations.get(str(ipaddress.IPv4Network(nic.address)))
+        single = self.destinations.get(str(_network(nic.address)))
         return single or self.destinations[self.topology.prefixes[nic.peer_node]]
 
 
@@ -216,7 +217,7 @@ def route(
     ``actions``. With ``in_port`` it is for packets from that port only and comes before all routes
     without one.
     """
-    network = ipaddress.IPv4Network(prefix)
+    network = _network(prefix)
     match: dict[str, MatchValue] = {"eth_type": ETH_TYPE_IPV4, "ipv4_dst": str(network)}
     if in_port is not None:
         match["in_port"] = in_port
@@ -231,6 +232,11 @@ def route(
 def override(host_route: Entry) -> Entry:
     """A /32 route again, before those for its prefix that depend on the ingress port."""
     return replace(host_route, priority=_POLICY_PRIORITY + 31)
+
+
+@lru_cache(maxsize=65536)
+def _network(prefix: str) -> ipaddress.IPv4Network:
+    return ipaddress.IPv4Network(prefix)
 
 
 def untag(entry: Entry) -> Entry:

@@ -39,7 +39,7 @@ from testbed.topology import Interface, Topology
 SLOT_REGISTER = 0
 GROUP_REGISTER = 1
 
-_SECOND_SLOT_TIER = 2
+SECOND_SLOT_TIER = 2
 
 _Slots = frozenset[int]
 
@@ -88,7 +88,7 @@ class LabelledScheme(RoutingScheme):
     def remote_entries(self, view: RoutingView, switch: str) -> Iterable[Entry]:
         """Prefixes to a port or a group, then the 64 slots of every group."""
         topology = view.topology
-        first_bit = SLOT_BITS if topology.nodes[switch].tier == _SECOND_SLOT_TIER else 0
+        first_bit = SLOT_BITS if topology.nodes[switch].tier == SECOND_SLOT_TIER else 0
         groups: dict[tuple[str, ...], int] = {}
         slots: list[Entry] = []
         for prefix, ports in view.hops[switch].items():
@@ -193,7 +193,7 @@ def _ways(
     if len(ports) == 1:
         yield from _ways(view, ports[0].peer_node, prefix, slots, upper_slots)
         return
-    second = view.topology.nodes[switch].tier == _SECOND_SLOT_TIER
+    second = view.topology.nodes[switch].tier == SECOND_SLOT_TIER
     dealt = _dealt(view, switch, prefix)
     for port in ports:
         chosen = frozenset(slot for slot, member in enumerate(dealt) if member is port)
