@@ -29,6 +29,7 @@ PARAMETERS = {
     "permutation": {"message_size": "100 KiB", "messages": 2},
     "all-to-all": {"message_size": "60 KiB"},
     "ring-all-reduce": {"size": "200 KiB"},
+    "collective": {"size": "200 KiB"},
 }
 
 

@@ -15,6 +15,7 @@ from traffic.plan import Operation, OpKind, PlanError
 from traffic.workloads import create_workload, verify_rank, workload_class, workload_names
 
 OPERATIONS = list(Operation)
+COLLECTIVES = ("collective", "ring-all-reduce")
 
 
 def plan_of(name, world_size=4, seed=1, **parameters):
@@ -31,8 +32,11 @@ def edges(plan):
 
 
 def test_names():
-    assert workload_names() == ["all-to-all", "incast", "permutation", "ring-all-reduce"]
-    with pytest.raises(ValueError, match=r"'tree'; allowed: all-to-all, incast"):
+    assert workload_names() == [
+        "all-to-all", "collective", "flows", "incast", "permutation", "ring-all-reduce",
+        "storage-interference",
+    ]  # fmt: skip
+    with pytest.raises(ValueError, match=r"'tree'; allowed: all-to-all, collective"):
         workload_class("tree")
 
 
@@ -48,8 +52,8 @@ def test_parameters_are_strict_and_described(name):
 @pytest.mark.parametrize("world_size", [2, 3, 8])
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_a_lossless_network_makes_every_rank_right(name, world_size, operation):
-    size = {"size": 1000} if name == "ring-all-reduce" else {"message_size": 999}
-    if name == "ring-all-reduce" and operation is Operation.WRITE:
+    size = {"size": 1000} if name in COLLECTIVES else {"message_size": 999}
+    if name in COLLECTIVES and operation is Operation.WRITE:
         with pytest.raises(ValidationError):
             plan_of(name, operation=operation, **size)
         return
@@ -74,6 +78,8 @@ def test_one_wrong_byte_is_found(name):
     place = target.remote_offset + target.length // 2
     if name == "ring-all-reduce":
         place = plan.parameters.size - 1
+    elif name == "collective":
+        place = 2 * plan.parameters.size - 1
     memories[rank][place] ^= 1
     assert verify_rank(plan, rank, memories[rank]) == 1
 
@@ -167,7 +173,7 @@ def test_permutation_by_shift():
         plan_of("permutation", 4, shift=8)
 
 
-@pytest.mark.parametrize("name", ["permutation", "all-to-all", "ring-all-reduce"])
+@pytest.mark.parametrize("name", ["permutation", "all-to-all", *COLLECTIVES])
 def test_one_rank_is_too_few(name):
     with pytest.raises(PlanError, match="world_size"):
         plan_of(name, 1)
@@ -230,6 +236,7 @@ def test_lower_bound_of_a_ring_includes_its_steps():
     ("name", "parameters", "factor", "size"),
     [
         ("ring-all-reduce", {"size": 4096}, 2 * 3 / 4, 4096),
+        ("collective", {"size": 4096}, 2 * 3 / 4, 4096),
         ("all-to-all", {"message_size": 100}, 3 / 4, 400),
         ("permutation", {"message_size": 100, "messages": 2}, 1, 200),
         ("incast", {"message_size": 100}, 1, 300),
