@@ -27,7 +27,9 @@ from testbed.results import (
     DROP_RECORD_LIMIT,
     CollectiveResult,
     DropRecord,
+    FaultRecord,
     FlowResult,
+    PathChange,
     PortResult,
     PsnEvent,
     PsnTrace,
@@ -70,12 +72,29 @@ def collect(
         emulated_seconds=span,
         skipped_wall_seconds=m.skipped_seconds,
         lower_bound=_lower_bound(scenario, m),
-        collective=_collective(m, span),
+        collective=_collective(m, flows),
         flows=flows,
         ranks=[_rank(m, report) for report in m.reports],
         ports=_ports(m),
         drops=drops[:DROP_RECORD_LIMIT],
         drops_total=len(drops),
+        faults=[
+            FaultRecord(
+                time=record.time,
+                what=record.what,
+                subject=record.subject,
+                links=list(record.links),
+                flushed_packets=record.flushed,
+            )
+            for record in m.faults
+        ],
+        path_changes=[
+            PathChange(
+                time=change.time,
+                paths={c: [list(w.interfaces) for w in ways] for c, ways in change.paths.items()},
+            )
+            for change in m.path_changes
+        ],
         queue_series=downsample_queues(queue_samples(m)),
         psn_trace=_psn_trace(m, flows, drops, traced_flow),
         ledger=ledger,
@@ -382,14 +401,19 @@ def _lower_bound(scenario: Scenario, m: Measurements) -> float:
     )
 
 
-def _collective(m: Measurements, span: float) -> CollectiveResult | None:
+def _collective(m: Measurements, flows: list[FlowResult]) -> CollectiveResult | None:
     workload = create_workload(m.plan.workload)
-    if not workload.is_collective or not span > 0 or not math.isfinite(span):
+    if not workload.is_collective:
+        return None
+    parts = [flows[flow.index] for flow in workload.collective_flows(m.plan)]
+    finishes = [flow.finish for flow in parts if flow.finish is not None]
+    span = max(finishes, default=m.end_time) - min((flow.start for flow in parts), default=0.0)
+    if not span > 0 or not math.isfinite(span):
         return None
     reference = workload.reference(m.plan)
     return CollectiveResult(
         operation=m.plan.workload,
-        ranks=m.plan.world_size,
+        ranks=reference.ranks or len(m.plan.gpu_ranks),
         bytes=reference.size_bytes,
         time=span,
         bus_factor=reference.bus_factor,

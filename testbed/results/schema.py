@@ -219,6 +219,31 @@ class CollectiveResult(_Model):
         return self.algbw * self.bus_factor
 
 
+class FaultRecord(_Model):
+    """A fault, or what the fabric did about one: ``what`` to ``subject``, at an emulated time.
+
+    ``flushed_packets`` is what waited in the queues of a link that went down; what was sent into
+    it later is in the ledger beside it, for the same reason.
+    """
+
+    time: float
+    what: str
+    subject: str = ""
+    links: list[str] = Field(default_factory=list, description="those that changed their state")
+    flushed_packets: int = 0
+
+
+class PathChange(_Model):
+    """From ``time`` on the requests of some connections go other ways.
+
+    ``paths`` is by connection: all ways that packets may take, each by its transmitting
+    interfaces; none where the destination is cut off.
+    """
+
+    time: float
+    paths: dict[int, list[list[str]]]
+
+
 class VariantResult(_Model):
     """One run of the scenario with one set of overrides.
 
@@ -241,6 +266,8 @@ class VariantResult(_Model):
     ports: list[PortResult]
     drops: list[DropRecord] = Field(default_factory=list)
     drops_total: int = 0
+    faults: list[FaultRecord] = Field(default_factory=list)
+    path_changes: list[PathChange] = Field(default_factory=list)
     queue_series: QueueSeries | None = None
     psn_trace: PsnTrace | None = None
     ledger: Ledger
