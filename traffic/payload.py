@@ -6,6 +6,7 @@ receiver can verify what others sent without their memories.
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import Any
 
 import numpy as np
@@ -52,16 +53,19 @@ def count_wrong(actual: NDArray[Any], expected: NDArray[Any]) -> int:
     return int(np.count_nonzero(actual.view(pattern) != expected.view(pattern)))
 
 
-def verify_messages(plan: Plan, rank: int, memory: Any) -> int:
+def verify_messages(
+    plan: Plan, rank: int, memory: Any, *, flows: Container[int] | None = None
+) -> int:
     """Number of wrong elements in what a rank received, where messages come from initial memory.
 
-    For workloads that only move data. A place that several messages overwrite counts once.
+    For flows that only move data; by default all do. A place that several messages overwrite
+    counts once.
     """
     wrong = 0
     seen: set[int] = set()
     for ops in plan.ops:
         for op in ops:
-            if op.kind is not OpKind.SEND:
+            if op.kind is not OpKind.SEND or (flows is not None and op.flow not in flows):
                 continue
             connection = plan.connections[op.connection]
             if connection.destination_rank != rank or op.remote_offset in seen:

@@ -109,8 +109,8 @@ class PlanBuilder:
         """Give a rank its memory, in bytes."""
         self._memory[rank] = MemoryPlan(total, initialised)
 
-    def connect(self, source: int, destination: int) -> int:
-        """Connect two ranks by as many pairs of queue pairs as ``qp_scaling`` says.
+    def connect(self, source: int, destination: int, queue_pairs: int | None = None) -> int:
+        """Connect two ranks by as many pairs of queue pairs as ``qp_scaling`` says, or that many.
 
         Returns the index of the first one, which stands for the group.
         """
@@ -118,7 +118,7 @@ class PlanBuilder:
             raise PlanError(f"rank {source} cannot be connected with itself")
         group = len(self._connections)
         turns = [self._first_nic_port(rank, group) for rank in (source, destination)]
-        for position in range(self.qp_scaling.qps_per_connection):
+        for position in range(queue_pairs or self.qp_scaling.qps_per_connection):
             ports = [turn + position for turn in turns]
             self._add_connection(source, destination, group, ports)
         return group

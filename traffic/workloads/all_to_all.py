@@ -10,9 +10,9 @@ from typing import Any
 
 from pydantic import Field
 
-from traffic.plan import Operation, Plan, PlanError, WorkloadParameters
+from traffic.plan import Operation, Plan, WorkloadParameters
 from traffic.plan_builder import PlanBuilder
-from traffic.workloads.base import MessageSize, Reference, Workload, register_workload
+from traffic.workloads.base import MessageSize, Reference, Workload, members, register_workload
 
 
 class AllToAllParameters(WorkloadParameters):
@@ -41,30 +41,29 @@ class AllToAll(Workload):
         Block d of rank r's send buffer ends up as block r of rank d's receive buffer.
         """
         p: AllToAllParameters = parameters
-        ranks, size = builder.world_size, p.message_size
-        if ranks < 2:
-            raise PlanError(f"world_size: all-to-all needs 2 ranks or more, not {ranks}")
-        sends: list[list[int]] = [[] for _ in range(ranks)]
-        for rank in range(ranks):
+        gpus = members(None, builder.gpu_ranks)
+        ranks, size = len(gpus), p.message_size
+        sends: list[list[int]] = [[] for _ in gpus]
+        for own, rank in enumerate(gpus):
             builder.memory(rank, initialised=ranks * size, total=2 * ranks * size)
-            builder.copy(rank, offset=(ranks + rank) * size, source_offset=rank * size, length=size)
+            builder.copy(rank, offset=(ranks + own) * size, source_offset=own * size, length=size)
         for distance in range(1, ranks):
-            for rank in range(ranks):
-                destination = (rank + distance) % ranks
-                earlier = sends[rank]
+            for own, rank in enumerate(gpus):
+                peer = (own + distance) % ranks
+                earlier = sends[own]
                 blocked = p.window is not None and len(earlier) >= p.window
                 send, _ = builder.message(
-                    builder.flow(builder.connect(rank, destination)),
+                    builder.flow(builder.connect(rank, gpus[peer])),
                     operation=p.operation,
                     length=size,
-                    offset=destination * size,
-                    remote_offset=(ranks + rank) * size,
+                    offset=peer * size,
+                    remote_offset=(ranks + own) * size,
                     depends_on=[earlier[-(p.window or 1)]] if blocked else [],
                 )
                 earlier.append(send)
 
     def reference(self, plan: Plan) -> Reference:
         """S is a rank's whole buffer, its own block included; the factor is (n - 1) / n."""
-        ranks = plan.world_size
+        ranks = len(plan.gpu_ranks)
         size = plan.payload_bytes // (ranks - 1)
         return Reference(plan.payload_bytes, size, (ranks - 1) / ranks)

@@ -12,7 +12,7 @@ from pydantic import Field
 from testbed.units import Size
 from traffic.locations import RankLocation
 from traffic.payload import verify_messages
-from traffic.plan import MAX_MESSAGE_BYTES, Plan, QpScaling, WorkloadParameters
+from traffic.plan import MAX_MESSAGE_BYTES, Flow, Plan, PlanError, QpScaling, WorkloadParameters
 from traffic.plan_builder import PlanBuilder
 
 MessageSize = Annotated[Size, Field(gt=0, le=MAX_MESSAGE_BYTES)]
@@ -32,17 +32,39 @@ def receive_slots(messages: int, slot_bytes: int) -> int:
     return max(1, min(messages, RECEIVE_MEMORY_TARGET // slot_bytes))
 
 
+def members(chosen: Sequence[int] | None, gpu_ranks: Sequence[int]) -> tuple[int, ...]:
+    """The ranks of a collective: ``chosen`` in that order, or all that have a GPU.
+
+    Raises PlanError for fewer than two, one twice, and any without a GPU.
+    """
+    if chosen is None:
+        if len(gpu_ranks) < 2:
+            raise PlanError(f"world_size: 2 GPUs or more are needed, not {len(gpu_ranks)}")
+        return tuple(gpu_ranks)
+    allowed = set(gpu_ranks)
+    for rank in chosen:
+        if rank not in allowed:
+            raise PlanError(f"ranks: {rank} has no GPU; allowed: 0 to {max(gpu_ranks, default=0)}")
+        if chosen.count(rank) > 1:
+            raise PlanError(f"ranks: {rank} is listed twice")
+    if len(chosen) < 2:
+        raise PlanError(f"ranks: {len(chosen)} listed; allowed: 2 or more")
+    return tuple(chosen)
+
+
 @dataclass(frozen=True, slots=True)
 class Reference:
     """What a workload moves, for rates.
 
     ``payload_bytes`` counts every message once. ``size_bytes`` is S and ``bus_factor`` the factor
-    of nccl-tests (doc/PERFORMANCE.md): algbw = S / t, busbw = algbw x factor.
+    of nccl-tests (doc/PERFORMANCE.md): algbw = S / t, busbw = algbw x factor. ``ranks`` take part;
+    None says all that have a GPU.
     """
 
     payload_bytes: int
     size_bytes: int
     bus_factor: float
+    ranks: int | None = None
 
 
 class Workload(abc.ABC):
@@ -87,6 +109,10 @@ class Workload(abc.ABC):
         )
         self.fill(builder, parameters)
         return builder.build()
+
+    def collective_flows(self, plan: Plan) -> Sequence[Flow]:
+        """The flows whose time is that of the collective; all, unless there is other traffic."""
+        return plan.flows
 
     def verify(self, plan: Plan, rank: int, memory: Any) -> int:
         """Number of wrong elements of ``plan.dtype`` in a rank's memory after the traffic."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -47,7 +48,7 @@ class Incast(Workload):
     def fill(self, builder: PlanBuilder, parameters: Any) -> None:
         """Give every sender a source buffer and the receiver one buffer for each of them."""
         p: IncastParameters = parameters
-        senders = _senders(p, builder.world_size)
+        senders = _senders(p, builder.gpu_ranks)
         slots = receive_slots(p.messages, p.message_size * len(senders))
         size = p.message_size
         builder.memory(p.receiver, initialised=0, total=len(senders) * slots * size)
@@ -71,10 +72,10 @@ class Incast(Workload):
         return Reference(plan.payload_bytes, plan.payload_bytes, 1.0)
 
 
-def _senders(p: IncastParameters, world_size: int) -> list[int]:
-    if p.receiver >= world_size:
-        raise PlanError(f"receiver: {p.receiver}; allowed: 0 to {world_size - 1}")
-    others = [rank for rank in range(world_size) if rank != p.receiver]
+def _senders(p: IncastParameters, gpu_ranks: Sequence[int]) -> list[int]:
+    if p.receiver not in gpu_ranks:
+        raise PlanError(f"receiver: {p.receiver}; allowed: 0 to {max(gpu_ranks, default=0)}")
+    others = [rank for rank in gpu_ranks if rank != p.receiver]
     count = len(others) if p.senders == "all" else p.senders
     if not 1 <= count <= len(others):
         allowed = f"'all' or 1 to {len(others)}" if others else "none; 1 rank has no peer"

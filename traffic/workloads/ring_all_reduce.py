@@ -13,7 +13,7 @@ from traffic.collectives.ring import Chunk, Ring, split
 from traffic.payload import count_wrong, elements_of, initial_slice
 from traffic.plan import DataType, Operation, Plan, PlanError, Reduction, WorkloadParameters
 from traffic.plan_builder import PlanBuilder
-from traffic.workloads.base import Reference, Workload, register_workload
+from traffic.workloads.base import Reference, Workload, members, register_workload
 
 
 class RingAllReduceParameters(WorkloadParameters):
@@ -28,6 +28,9 @@ class RingAllReduceParameters(WorkloadParameters):
     operation: Literal[Operation.WRITE_WITH_IMM, Operation.SEND, Operation.SEND_WITH_IMM] = Field(
         Operation.WRITE_WITH_IMM, description="verb that carries the chunks"
     )
+    ranks: tuple[int, ...] | None = Field(
+        None, description="who takes part, in the ring's order; default: all that have a GPU"
+    )
 
 
 @register_workload
@@ -41,39 +44,55 @@ class RingAllReduce(Workload):
     def fill(self, builder: PlanBuilder, parameters: Any) -> None:
         """Give every rank its data, followed by as much scratch memory for partial sums."""
         p: RingAllReduceParameters = parameters
-        if builder.world_size < 2:
-            raise PlanError(f"world_size: a ring needs 2 ranks or more, not {builder.world_size}")
-        if p.size % p.dtype.itemsize:
-            raise PlanError(
-                f"size: {p.size} bytes are no whole number of {p.dtype} elements; "
-                f"allowed: multiples of {p.dtype.itemsize}"
-            )
-        builder.dtype, builder.reduction = p.dtype, p.reduction
-        for rank in range(builder.world_size):
+        for rank in members(p.ranks, builder.gpu_ranks):
             builder.memory(rank, initialised=p.size, total=2 * p.size)
-        for chunks in _channels(p, builder.world_size):
-            if any(chunk.length for chunk in chunks):
-                Ring(chunks, scratch=p.size, operation=p.operation).fill(builder)
+        add_rings(builder, p, scratch=p.size)
 
     def reference(self, plan: Plan) -> Reference:
         """S is one rank's data; the factor is 2(n - 1) / n."""
         p: Any = plan.parameters
-        ranks = plan.world_size
-        return Reference(plan.payload_bytes, p.size, 2 * (ranks - 1) / ranks)
+        ranks = len(members(p.ranks, plan.gpu_ranks))
+        return Reference(plan.payload_bytes, p.size, 2 * (ranks - 1) / ranks, ranks)
 
     def verify(self, plan: Plan, rank: int, memory: Any) -> int:
         """Compare with the numbers that numpy gives in the ring's own order of addition.
 
         That order is known (see ``expected_result``), so even floats must agree bit for bit.
         """
-        expected = expected_result(plan)
-        return count_wrong(elements_of(plan, memory, 0, expected.nbytes), expected)
+        return wrong_in_result(plan, rank, memory)
+
+
+def add_rings(builder: PlanBuilder, p: RingAllReduceParameters, *, scratch: int) -> None:
+    """Add all channels; partial sums arrive ``scratch`` bytes behind the data, at offset 0.
+
+    Raises PlanError for a size that is no whole number of elements.
+    """
+    if p.size % p.dtype.itemsize:
+        raise PlanError(
+            f"size: {p.size} bytes are no whole number of {p.dtype} elements; "
+            f"allowed: multiples of {p.dtype.itemsize}"
+        )
+    builder.dtype, builder.reduction = p.dtype, p.reduction
+    ranks = members(p.ranks, builder.gpu_ranks)
+    for chunks in _channels(p, len(ranks)):
+        if any(chunk.length for chunk in chunks):
+            Ring(ranks, chunks, scratch=scratch, operation=p.operation).fill(builder)
+
+
+def wrong_in_result(plan: Plan, rank: int, memory: Any) -> int:
+    """Wrong elements in what a rank holds of the reduction; 0 for a rank that takes no part."""
+    p: Any = plan.parameters
+    if rank not in members(p.ranks, plan.gpu_ranks):
+        return 0
+    expected = expected_result(plan)
+    return count_wrong(elements_of(plan, memory, 0, expected.nbytes), expected)
 
 
 def expected_result(plan: Plan) -> NDArray[Any]:
-    """What every rank must hold: chunk c combines rank c + 1 first, then c + 2, ... c last."""
+    """What every rank must hold: chunk c combines position c + 1 first, then c + 2, ... c last."""
     p: Any = plan.parameters
-    ranks = plan.world_size
+    order = members(p.ranks, plan.gpu_ranks)
+    ranks = len(order)
     combine = np.add if plan.reduction is Reduction.SUM else np.maximum
     result = np.empty(p.size // plan.dtype.itemsize, dtype=plan.dtype.value)
     for chunks in _channels(p, ranks):
@@ -81,9 +100,9 @@ def expected_result(plan: Plan) -> NDArray[Any]:
             # chunk by chunk, so that never more than two chunks are in memory beside the result
             first = chunk.offset // plan.dtype.itemsize
             total = result[first : first + chunk.length // plan.dtype.itemsize]
-            total[:] = initial_slice(plan, (index + 1) % ranks, chunk.offset, chunk.length)
+            total[:] = initial_slice(plan, order[(index + 1) % ranks], chunk.offset, chunk.length)
             for distance in range(2, ranks + 1):
-                rank = (index + distance) % ranks
+                rank = order[(index + distance) % ranks]
                 combine(initial_slice(plan, rank, chunk.offset, chunk.length), total, out=total)
     return result
 
