@@ -33,8 +33,8 @@ _TIER_NAMES = {1: "leaf", 2: "spine", 3: "core"}
 
 EXPLANATION = (
     "load: what a link is offered over its capacity while every GPU sends at its NIC's rate. "
-    "slowdown: the busiest link's load, which a synchronous collective waits for; per connection, "
-    "that of the busiest link among its own. roofline: 1 / slowdown."
+    "slowdown: the busiest link's load, which a synchronous collective waits for; if even: with "
+    "the same load on all links of a kind; per connection: by the busiest link among its own."
 )
 
 
@@ -162,14 +162,14 @@ def _load_table(summaries: Sequence[Summary], console: Console) -> Table:
 def _slowdown_table(summaries: Sequence[Summary], console: Console) -> Table:
     table = _table(console)
     table.add_column("scheme", no_wrap=True)
-    for column in ("slowdown", "p99", "roofline", "per connection", "QPs without path"):
+    for column in ("slowdown", "p99", "if even", "per connection", "QPs without path"):
         table.add_column(column, justify="right", no_wrap=True)
     for summary in summaries:
         table.add_row(
             summary.scheme,
             three_digits(summary.slowdown.mean),
             three_digits(summary.slowdown.p99),
-            f"{100 / summary.slowdown.mean:.0f} %",
+            three_digits(summary.even_slowdown),
             three_digits(summary.connection_slowdown),
             f"{100 * summary.lost:.2g} %",
         )

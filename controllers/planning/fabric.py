@@ -16,7 +16,6 @@ Every direction of a link is an *edge*, again a number:
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -247,7 +246,7 @@ def _addresses(leaf_sets: IntArray, nic_leaves: IntArray) -> IntArray:
     """Addresses as a ``Topology`` gives them; with more prefixes, 10.0.0.0/8 in equal parts."""
     first_leaf = nic_leaves[:, 0]
     sets = leaf_sets[first_leaf]
-    slots = _count_up(sets)
+    slots = count_up(sets)
     net = int(ipaddress.IPv4Address("10.0.0.0"))
     if leaf_sets.max() < _PREFIX_OCTETS:
         firsts = np.unique(leaf_sets, return_index=True)[1][-leaf_sets.max() - 1 :]
@@ -261,7 +260,7 @@ def _addresses(leaf_sets: IntArray, nic_leaves: IntArray) -> IntArray:
     return net + (sets + 1) * part + slots + 1
 
 
-def _count_up(values: IntArray) -> IntArray:
+def count_up(values: IntArray) -> IntArray:
     """How many equal values came before each."""
     order = np.argsort(values, kind="stable")
     ordered = values[order]
@@ -270,8 +269,3 @@ def _count_up(values: IntArray) -> IntArray:
     counts = np.empty(len(values), dtype=np.int64)
     counts[order] = np.arange(len(values)) - np.repeat(starts, lengths)
     return counts
-
-
-def some(values: Iterable[int] | Sequence[int]) -> IntArray:
-    """An array of numbers."""
-    return np.array(list(values), dtype=np.int64)

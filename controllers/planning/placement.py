@@ -10,6 +10,7 @@ import numpy as np
 
 from controllers.planning.fabric import ArrayFabric, BoolArray, FloatArray, IntArray
 from controllers.planning.flows import FlowArrays
+from controllers.planning.members import MemberTables
 from controllers.planning.routes import NO_GROUP, Groups, next_hops
 
 NO_EDGE = -1
@@ -22,16 +23,30 @@ class RoutedFabric:
     fabric: ArrayFabric
     groups: Groups
     full: Groups
+    live: BoolArray
+    """Which links between switches are up."""
 
     @classmethod
-    def of(cls, fabric: ArrayFabric, live: BoolArray | None = None) -> RoutedFabric:
-        """Compute the next hops; ``live`` says which links between switches are up."""
+    def of(cls, fabric: ArrayFabric) -> RoutedFabric:
+        """Compute the next hops with all links up."""
         full = next_hops(fabric)
-        return cls(fabric, full if live is None else next_hops(fabric, live), full)
+        return cls(fabric, full, full, np.ones(fabric.links, dtype=bool))
 
-    def without(self, live: BoolArray) -> RoutedFabric:
-        """The same fabric with other links up."""
-        return RoutedFabric(self.fabric, next_hops(self.fabric, live), self.full)
+    def with_live(self, live: BoolArray) -> RoutedFabric:
+        """The same fabric with only these links up."""
+        if live.all():
+            return self if self.healthy else RoutedFabric(self.fabric, self.full, self.full, live)
+        return RoutedFabric(self.fabric, next_hops(self.fabric, live), self.full, live)
+
+    @property
+    def healthy(self) -> bool:
+        """Whether all links are up."""
+        return self.groups is self.full
+
+    @cached_property
+    def tables(self) -> MemberTables:
+        """The switches' member tables."""
+        return MemberTables(self.fabric, self.groups, self.full)
 
 
 @dataclass(frozen=True)
@@ -92,8 +107,14 @@ def walk(routed: RoutedFabric, flows: FlowArrays, choose: Callable[[Hop], IntArr
         column[moving] = choose(Hop(moving, at[moving], group))
         at[moving] = fabric.targets[column[moving]]
         columns.append(column)
+    return arrive(fabric, flows, columns, at, lost)
+
+
+def arrive(
+    fabric: ArrayFabric, flows: FlowArrays, columns: list[IntArray], at: IntArray, lost: BoolArray
+) -> Placement:
+    """The placement of flows that have come over ``columns`` of edges to their last leaf ``at``."""
     ports = (fabric.nic_leaves[flows.destinations] == at[:, None]).argmax(axis=1)
-    columns.append(fabric.to_nic(flows.destinations, ports))
-    paths = np.stack(columns, axis=1)
+    paths = np.stack([*columns, fabric.to_nic(flows.destinations, ports)], axis=1)
     paths[lost] = NO_EDGE
     return Placement(fabric, flows, paths, lost)

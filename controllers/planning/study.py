@@ -65,11 +65,15 @@ class Layer:
 
 @dataclass(frozen=True)
 class Outcome:
-    """One scheme with one seed. ``lost`` is the share of the QPs that have no path."""
+    """One scheme with one seed. ``lost`` is the share of the QPs that have no path.
+
+    ``even_slowdown`` is what the slowdown would be if each layer carried its load evenly.
+    """
 
     layers: tuple[Layer, ...]
     slowdown: float
     connection_slowdown: float
+    even_slowdown: float
     lost: float
 
 
@@ -92,6 +96,7 @@ class Summary:
     layers: tuple[LayerSummary, ...]
     slowdown: Statistic
     connection_slowdown: float
+    even_slowdown: float
     lost: float
 
     @classmethod
@@ -102,6 +107,7 @@ class Summary:
             tuple(_summarise(layers) for layers in zip(*(o.layers for o in outcomes), strict=True)),
             Statistic.of([outcome.slowdown for outcome in outcomes]),
             float(np.mean([outcome.connection_slowdown for outcome in outcomes])),
+            float(np.mean([outcome.even_slowdown for outcome in outcomes])),
             float(np.mean([outcome.lost for outcome in outcomes])),
         )
 
@@ -129,7 +135,7 @@ def _outcomes(schemes: Sequence[str], question: Question) -> Iterator[tuple[str,
     healthy = RoutedFabric.of(fabric)
     for seed in question.seeds:
         live = draw_live_links(fabric, question.failed_links, seed)
-        routed = healthy if live.all() else healthy.without(live)
+        routed = healthy.with_live(live)
         flows = make_flows(
             fabric,
             question.pattern,
@@ -156,11 +162,13 @@ def judge(placement: Placement, live: BoolArray) -> Outcome:
     fabric = placement.fabric
     loads: FloatArray = placement.loads / fabric.capacities
     up = np.concatenate([live, live, np.ones(fabric.edges - 2 * fabric.links, dtype=bool)])
+    layers = tuple(_layers(fabric, loads, up))
     return Outcome(
-        tuple(_layers(fabric, loads, up)),
-        max(float(loads.max()), 1.0),
-        float(np.maximum(placement.worst(loads), 1.0).mean()),
-        float(placement.lost.mean()),
+        layers,
+        slowdown=max(float(loads.max()), 1.0),
+        connection_slowdown=float(np.maximum(placement.worst(loads), 1.0).mean()),
+        even_slowdown=max(1.0, *(layer.mean for layer in layers)),
+        lost=float(placement.lost.mean()),
     )
 
 
