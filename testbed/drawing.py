@@ -44,7 +44,7 @@ ROLE_FILLS = {
     RankRole.STORAGE: "#f7e7a9",
     RankRole.FRONT_END: "#d9d2ec",
 }
-LOAD_COLOURS = ("#9ecae1", "#0072B2", "#D55E00")
+LOAD_COLOURS = ("#7db8e0", "#0072B2", "#D55E00")
 """From the least to the most loaded link; the ends of the scale differ in lightness as well."""
 
 MARGIN = 0.35
@@ -124,8 +124,10 @@ def finding(topology: Topology, flows: Sequence[DrawnFlow]) -> str:
     ups = [name for name in uplinks(topology, 1) if topology.interfaces[name].node not in idle]
     one = len(flows) == 1
     count = f"{len(flows)} flow{'' if one else 's'}"
-    if not flows or not ups:
-        return f"{count} in {_summary(topology)}" if flows else _summary(topology)
+    if not flows:
+        return _summary(topology)
+    if not ups:
+        return f"{count} through switches that have no uplinks{_busiest_receiver(topology, loads)}"
     used = [loads[name] for name in ups if name in loads]
     if not used:
         where = "stays below its leaf" if one else "stay below their leaves"
@@ -147,7 +149,7 @@ def finding(topology: Topology, flows: Sequence[DrawnFlow]) -> str:
     return text
 
 
-def _busiest_receiver(topology: Topology, loads: Mapping[str, float], *, above: float) -> str:
+def _busiest_receiver(topology: Topology, loads: Mapping[str, float], *, above: float = 1.0) -> str:
     """Says so where more flows meet at one NIC than on any link between switches."""
     last = {
         rank.rank: sum(loads.get(port.peer, 0.0) for port in topology.nic_ports(rank.rank))
@@ -163,14 +165,14 @@ def _number(load: float) -> str:
 
 
 def _summary(topology: Topology) -> str:
-    gpus = len(topology.gpu_ranks)
-    parts = [
-        f"{gpus} GPU{'' if gpus == 1 else 's'}",
-        f"{len(topology.servers)} servers",
-        f"{len(topology.switches)} switches",
-        f"{len(topology.interfaces) // 2} links",
-    ]
-    return f"{topology.name}: {', '.join(parts)}"
+    counts = (
+        (len(topology.gpu_ranks), "GPU", "GPUs"),
+        (len(topology.servers), "server", "servers"),
+        (len(topology.switches), "switch", "switches"),
+        (len(topology.interfaces) // 2, "link", "links"),
+    )
+    words = (f"{count} {one if count == 1 else many}" for count, one, many in counts)
+    return f"{topology.name}: {', '.join(words)}"
 
 
 class _Picture:
@@ -275,6 +277,7 @@ class _Picture:
         """Every used link as thick as it is loaded; up and down side by side."""
         from matplotlib.collections import LineCollection
 
+        least = min(self._loads.values(), default=1.0)
         most = max(self._loads.values(), default=1.0)
         thinner = _crowding(len(self._loads))
         ordered = sorted(self._loads, key=self._loads.__getitem__)
@@ -285,7 +288,7 @@ class _Picture:
             shift = (width / 2 + 0.3) * POINT if both else 0.0
             segments.append(_shifted(*self._ends[name], shift))
             widths.append(width)
-            colours.append(_load_colour(self._loads[name], most))
+            colours.append(_load_colour(self._loads[name], least, most))
         self._axes.add_collection(
             LineCollection(segments, colors=colours, linewidths=widths, zorder=4)
         )
@@ -337,13 +340,13 @@ class _Picture:
                     (flow.label, {"color": FLOW_COLOURS[number], "linewidth": FLOW_WIDTH})
                 )
         elif self._loads:
-            most = max(self._loads.values())
+            least, most = min(self._loads.values()), max(self._loads.values())
             shown = _samples(self._loads.values())
             thinner = _crowding(len(self._loads))
             for load in shown:
-                words = "flow" if _number(load) == "1" else "flows"
+                words = "flows" if load > 1 else "flow" if _number(load) == "1" else "of a flow"
                 style = {
-                    "color": _load_colour(load, most),
+                    "color": _load_colour(load, least, most),
                     "linewidth": _load_width(load, most) * thinner,
                 }
                 entries.append((f"{_number(load)} {words}", style))
@@ -431,8 +434,8 @@ def _crowding(links: int) -> float:
     return min(1.0, max(0.25, math.sqrt(UNCROWDED / max(links, 1))))
 
 
-def _load_colour(load: float, most: float) -> str:
+def _load_colour(load: float, least: float, most: float) -> str:
     from matplotlib.colors import LinearSegmentedColormap, to_hex
 
     scale = LinearSegmentedColormap.from_list("load", list(LOAD_COLOURS))
-    return str(to_hex(scale(load / most if most > 1 else 0.5)))
+    return str(to_hex(scale((load - least) / (most - least) if most > least else 0.5)))

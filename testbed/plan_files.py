@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -51,16 +50,15 @@ def _draw(scenario: Scenario, path: Path, kind: str, subtitle: str) -> None:
     topology = build_topology(scenario)
     plan = plan_traffic(scenario, topology)
     routes = plan_routes(scenario, topology, plan)
-    sending = sorted({flow.connection for flow in plan.flows})
-    connections = [routes.plan.connections[index] for index in sending]
-    pairs = Counter((c.source_rank, c.destination_rank) for c in connections)
+    sending = {index for flow in plan.flows for index in plan.group(flow.connection)}
     flows = []
-    for connection in connections:
-        pair = connection.source_rank, connection.destination_rank
-        label = f"{pair[0]} → {pair[1]}"
-        if pairs[pair] > 1:
-            label += f", port {connection.source_port}"
-        ways = tuple(path.interfaces for path in routes.paths[connection.index, False])
+    for index in sorted(sending):
+        connection = routes.plan.connections[index]
+        label = f"{connection.source_rank} → {connection.destination_rank}"
+        group = plan.group(connection.group)
+        if len(group) > 1:
+            label += f", QP {group.index(index) + 1}"
+        ways = tuple(path.interfaces for path in routes.paths[index, False])
         flows.append(DrawnFlow(label, ways))
     draw_topology(topology, flows, path, kind, subtitle=subtitle)
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Container
 from typing import TYPE_CHECKING
 
 from testbed.calibration import choose_dilation, measure_unit
-from testbed.report.quantities import format_quantity
+from testbed.report.quantities import format_quantity, three_digits
 from testbed.routes import PlannedPath, plan_routes
 from testbed.scenario import Scenario, build_topology, plan_traffic, resolve_variants
 from testbed.topology import Topology
+from testbed.topology.wiring import oversubscription
 from traffic.bounds import lower_bound
 from traffic.plan import Plan
 
@@ -51,8 +53,6 @@ def predicted_paths(
 
 
 def _print_topology(topology: Topology, console: Console) -> None:
-    from rich.table import Table
-
     tiers: dict[int, int] = {}
     for switch in topology.switches:
         tiers[switch.tier] = tiers.get(switch.tier, 0) + 1
@@ -61,17 +61,42 @@ def _print_topology(topology: Topology, console: Console) -> None:
         f"{topology.name}: {switches} switches, {len(topology.servers)} servers, "
         f"{len(topology.ranks)} ranks, {len(topology.interfaces) // 2} links"
     )
+    for tier, name in ((1, "leaf"), (2, "spine")):
+        ratio = oversubscription(topology, tier)
+        if ratio is not None:
+            console.print(f"capacity of a {name} down over up: {three_digits(ratio)}")
+    _print_ranks(topology, console)
+
+
+def _print_ranks(topology: Topology, console: Console) -> None:
+    from rich.table import Table
+
+    several_planes = len({switch.plane for switch in topology.switches}) > 1
+    several_roles = len({rank.role for rank in topology.ranks}) > 1
+    extra = ["plane"] * several_planes + ["role"] * several_roles
     table = Table()
-    for column in ("rank", "server", "NIC", "address", "rate", "leaf"):
+    for column in ("rank", "server", "NIC", "address", "rate", "leaf", *extra):
         table.add_column(column)
     for rank in topology.ranks[:ROWS]:
-        nic = topology.nic(rank.rank)
-        rate = format_quantity(nic.rate, "bit/s")
-        table.add_row(
-            str(rank.rank), rank.server, nic.name, nic.address, rate, topology.leaf_of(rank.rank)
-        )
+        ports = topology.nic_ports(rank.rank)
+        rate = format_quantity(ports[0].rate, "bit/s")
+        cells = [
+            str(rank.rank),
+            rank.server,
+            "\n".join(port.name for port in ports),
+            ports[0].address,
+            rate if len(ports) == 1 else f"{len(ports)} × {rate}",
+            "\n".join(port.peer_node for port in ports),
+        ]
+        if several_planes:
+            planes = (topology.nodes[port.peer_node].plane for port in ports)
+            cells.append("\n".join(str(plane) for plane in planes))
+        table.add_row(*cells, *([rank.role.value] * several_roles))
     console.print(table)
-    _print_rest(len(topology.ranks), "ranks", console)
+    roles = Counter(rank.role for rank in topology.ranks[ROWS:])
+    others = ", ".join(f"{count} {role.value}" for role, count in roles.items())
+    what = f"ranks ({others})" if several_roles else "ranks"
+    _print_rest(len(topology.ranks), what, console)
 
 
 def _print_traffic(scenario: Scenario, topology: Topology, plan: Plan, console: Console) -> None:

@@ -210,14 +210,14 @@ def _count(number: int, field: str) -> int:
 def _gpus_by_server(topology: Topology) -> list[list[int]]:
     """The GPUs of each server, equally many and in order, as SimAI wants them."""
     if len(topology.ranks) > len(topology.gpu_ranks):
-        raise TopologyError("export: SimAI's format has GPUs only, no storage, no front-end NICs")
+        raise TopologyError("SimAI's format has GPUs only, no storage, no front-end NICs")
     servers: dict[str, list[int]] = {}
     for rank in topology.gpu_ranks:
         servers.setdefault(rank.server, []).append(rank.rank)
     found = list(servers.values())
     size = len(found[0]) if found else 0
     if found != [list(range(i * size, (i + 1) * size)) for i in range(len(found))] or not found:
-        raise TopologyError("export: SimAI's format wants equally many GPUs in every server")
+        raise TopologyError("SimAI's format wants equally many GPUs in every server")
     return found
 
 
@@ -226,7 +226,7 @@ def _rendered(
 ) -> str:
     if topology.interfaces[interface.peer].rate != interface.rate:
         raise TopologyError(
-            f"export: link {interface.name} has two rates; a line of these formats has one"
+            f"link {interface.name} has two rates; a line of these formats has one"
         )
     rate = f"{interface.rate / 1e9:.15g}Gbps"
     return f"{source} {destination} {rate} {delay * 1e9:.12g}ns 0"
