@@ -11,6 +11,7 @@ import numpy as np
 
 from testbed.asic.mmu import CLASSES, REASONS, UNLIMITED, Drop
 from testbed.calibration import base_rtt
+from testbed.equal_cost import equal_cost_interfaces
 from testbed.experiment import Measurements
 from testbed.fidelity import Fidelity, FidelityMeasurements, Lateness, judge
 from testbed.ledger import (
@@ -154,10 +155,11 @@ def _flows(m: Measurements) -> list[FlowResult]:
     counted: set[int] = set()
     for flow in m.plan.flows:
         c = m.plan.connections[flow.connection]
+        group = m.plan.group(c.index)
         requester: Counter[str] = Counter()
         responder: Counter[str] = Counter()
         if c.index not in counted:  # a connection's counters go to the first of its flows
-            for index in m.plan.group(c.index):
+            for index in group:
                 requester.update(reports[index, c.source_rank].counters)
                 responder.update(reports[index, c.destination_rank].counters)
         counted.add(c.index)
@@ -178,6 +180,8 @@ def _flows(m: Measurements) -> list[FlowResult]:
                 finish=progress.finish if progress is not None and finished else None,
                 completed_messages=completed,
                 path=list(m.paths[c.index][0].interfaces),
+                paths=_ways(m, group),
+                queue_pairs=len(group),
                 source_port=c.source_port,
                 qp_num=c.source_qp_num,
                 sent_packets=requester["sent_packets"],
@@ -189,10 +193,18 @@ def _flows(m: Measurements) -> list[FlowResult]:
                 naks=requester["naks_received"],
                 rnr_naks=requester["rnr_naks_received"],
                 timeouts=requester["timeouts"],
+                out_of_order_packets=responder["out_of_order_packets"],
+                path_migrations=requester["path_migrations"] + responder["path_migrations"],
                 status=status,
             )
         )
     return results
+
+
+def _ways(m: Measurements, group: Iterable[int]) -> list[list[str]]:
+    """All ways of a connection's queue pairs, each once; nothing where there is one only."""
+    ways = dict.fromkeys(way.interfaces for index in group for way in m.paths[index])
+    return [list(way) for way in ways] if len(ways) > 1 else []
 
 
 def _rank(m: Measurements, report: RankReport) -> RankResult:
@@ -222,6 +234,10 @@ def _percentiles(samples: Iterable[Any]) -> Lateness:
 
 def _ports(m: Measurements) -> list[PortResult]:
     results = []
+    on_path = equal_cost_interfaces(
+        m.topology, ((c.source_rank, c.destination_rank) for c in m.plan.connections)
+    )
+    tier = {node.name: node.tier for node in m.topology.nodes.values()}
     for interface, port in zip(m.topology.interfaces.values(), m.ports, strict=True):
         if not _on_switch(m, interface.name):
             continue
@@ -230,11 +246,14 @@ def _ports(m: Measurements) -> list[PortResult]:
             PortResult(
                 interface=interface.name,
                 rate=interface.rate,
+                tiers=(tier[interface.node], tier[interface.peer_node]),
+                on_path=interface.name in on_path,
                 limit=None if port["limit"] == UNLIMITED else int(port["limit"]),
                 enqueued_packets=int(port["enqueued"]["packets"].sum()),
                 enqueued_bytes=int(port["enqueued"]["bytes"].sum()),
                 dequeued_packets=int(port["dequeued"]["packets"].sum()),
                 dequeued_bytes=int(port["dequeued"]["bytes"].sum()),
+                data_bytes=_class_counts(port["dequeued"])[TrafficClass.DATA].bytes,
                 dropped_packets={reason: count.packets for reason, count in dropped.items()},
                 dropped_bytes={reason: count.bytes for reason, count in dropped.items()},
                 marked_packets=int(port["marked"]),

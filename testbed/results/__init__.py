@@ -17,6 +17,8 @@ from testbed.results.metrics import (
     MetricInfo,
     check_not_empty,
     compute_metrics,
+    links,
+    load_ratio,
 )
 from testbed.results.schema import (
     DROP_RECORD_LIMIT,
@@ -72,6 +74,8 @@ __all__ = [
     "check_not_empty",
     "compute_metrics",
     "downsample_queues",
+    "links",
+    "load_ratio",
     "read_result",
     "write_drops_csv",
     "write_flows_csv",

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from testbed.results.schema import FlowResult, MetricValue, RunResult, VariantResult
+from testbed.results.schema import (
+    FlowResult,
+    MetricValue,
+    PortResult,
+    RunResult,
+    VariantResult,
+)
 
 
 class EmptyResultError(Exception):
@@ -16,9 +22,9 @@ class EmptyResultError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class MetricInfo:
-    """What a metric means. ``unit`` is one of s, bit/s, B, packets, ratio, count or text."""
+    """What a metric means. A ratio is of two like quantities, a share of one whole, 0 to 1."""
 
-    unit: Literal["s", "bit/s", "B", "packets", "ratio", "count", "text"]
+    unit: Literal["s", "bit/s", "B", "packets", "ratio", "share", "count", "text"]
     description: str
     better: Literal["lower", "higher", "none"]
     compute: Callable[[VariantResult], MetricValue]
@@ -94,6 +100,48 @@ def _wrong_elements(variant: VariantResult) -> int | None:
     return sum(counts) if counts else None
 
 
+def links(variant: VariantResult, lower: int, upper: int) -> list[PortResult]:
+    """The ports from one tier to another that an equal-cost path of some flow leads through."""
+    return [port for port in variant.ports if port.tiers == (lower, upper) and port.on_path]
+
+
+def load_ratio(ports: Sequence[PortResult]) -> float | None:
+    """The busiest port's bytes of requests over the mean; None where there are none."""
+    loads = [port.data_bytes for port in ports]
+    total = sum(loads)
+    return max(loads) * len(loads) / total if total else None
+
+
+def _idle_share(ports: Sequence[PortResult]) -> float | None:
+    if not any(port.data_bytes for port in ports):
+        return None
+    return sum(not port.data_bytes for port in ports) / len(ports)
+
+
+def _of_links(
+    value: Callable[[Sequence[PortResult]], float | None], lower: int, upper: int
+) -> Callable[[VariantResult], float | None]:
+    return lambda variant: value(links(variant, lower, upper))
+
+
+def _deepest(lower: int, upper: int) -> Callable[[VariantResult], int | None]:
+    return lambda variant: max(
+        (port.max_depth for port in variant.ports if port.tiers == (lower, upper)), default=None
+    )
+
+
+def _out_of_order_share(variant: VariantResult) -> float | None:
+    delivered = sum(flow.delivered_packets for flow in variant.flows)
+    early = sum(flow.out_of_order_packets for flow in variant.flows)
+    return early / delivered if delivered else None
+
+
+def _dropped_for(reason: str) -> Callable[[VariantResult], int]:
+    return lambda variant: sum(
+        row.packets for row in variant.ledger.rows if row.fate == "dropped" and row.reason == reason
+    )
+
+
 def _over_flows(value: Callable[[FlowResult], int]) -> Callable[[VariantResult], int]:
     return lambda variant: sum(value(flow) for flow in variant.flows)
 
@@ -158,6 +206,54 @@ METRICS: dict[str, MetricInfo] = {
         "deepest queue of any switch port",
         "lower",
         lambda v: max((port.max_depth for port in v.ports), default=0),
+    ),
+    "max_queue_depth_leaf_up": MetricInfo(
+        "B", "deepest queue of a leaf's port to a spine", "lower", _deepest(1, 2)
+    ),
+    "max_queue_depth_leaf_down": MetricInfo(
+        "B", "deepest queue of a leaf's port to a NIC", "lower", _deepest(1, 0)
+    ),
+    "link_load_ratio": MetricInfo(
+        "ratio",
+        "busiest over mean load of the leaves' up links that may carry a flow",
+        "lower",
+        _of_links(load_ratio, 1, 2),
+    ),
+    "links_idle": MetricInfo(
+        "share",
+        "share of the leaves' up links that might carry a flow but carry none",
+        "lower",
+        _of_links(_idle_share, 1, 2),
+    ),
+    "core_link_load_ratio": MetricInfo(
+        "ratio",
+        "busiest over mean load of the spines' up links that may carry a flow",
+        "lower",
+        _of_links(load_ratio, 2, 3),
+    ),
+    "core_links_idle": MetricInfo(
+        "share",
+        "share of the spines' up links that might carry a flow but carry none",
+        "lower",
+        _of_links(_idle_share, 2, 3),
+    ),
+    "out_of_order_packets": MetricInfo(
+        "packets",
+        "data packets that arrived ahead of their turn",
+        "lower",
+        _over_flows(lambda f: f.out_of_order_packets),
+    ),
+    "out_of_order_share": MetricInfo(
+        "share", "of the delivered data packets", "lower", _out_of_order_share
+    ),
+    "link_down_packets": MetricInfo(
+        "packets", "lost because a link was down", "lower", _dropped_for("link down")
+    ),
+    "path_migrations": MetricInfo(
+        "count",
+        "times a queue pair went on from another port of its NIC",
+        "none",
+        _over_flows(lambda f: f.path_migrations),
     ),
     "ecn_marked_packets": MetricInfo(
         "packets",

@@ -55,12 +55,13 @@ class TopologySummary(_Model):
 
 
 class FlowResult(_Model):
-    """What became of one flow: ``messages`` messages, ``bytes`` bytes in all, over one queue pair.
+    """What became of one flow: ``messages`` messages, ``bytes`` bytes in all, over one connection.
 
     ``start`` is the first work request's posting, ``finish`` the last completion's; None when the
     flow never completed. ``path`` lists the transmitting interfaces from the NIC to the last
-    switch. Packet and byte counts are of data packets; ``sent`` includes what was sent again, and
-    ``delivered_bytes`` is message payload that reached the destination's memory, each byte once.
+    switch; ``paths`` has all ways that its packets may take, if there are several. Packet and byte
+    counts are of data packets; ``sent`` includes what was sent again, and ``delivered_bytes`` is
+    message payload that reached the destination's memory, each byte once.
     """
 
     index: int
@@ -72,6 +73,8 @@ class FlowResult(_Model):
     finish: float | None = None
     completed_messages: int = 0
     path: list[str] = Field(default_factory=list)
+    paths: list[list[str]] = Field(default_factory=list)
+    queue_pairs: int = 1
     source_port: int | None = None
     qp_num: int | None = None
     sent_packets: int = 0
@@ -83,6 +86,8 @@ class FlowResult(_Model):
     naks: int = Field(0, description="NAK with a PSN sequence error received by the requester")
     rnr_naks: int = 0
     timeouts: int = 0
+    out_of_order_packets: int = Field(0, description="arrived ahead of their turn at the responder")
+    path_migrations: int = Field(0, description="times it went on from another port of its NIC")
     status: str = SUCCESS
 
     @computed_field  # type: ignore[prop-decorator]
@@ -123,20 +128,40 @@ class RankResult(_Model):
     wrong_elements: int | None = None
 
 
+TIER_NAMES = ("NIC", "leaf", "spine", "core")
+"""What stands at either end of a link, by tier."""
+
+
 class PortResult(_Model):
-    """What one switch port's queue counted. ``limit`` is in bytes, None for a shared buffer."""
+    """What one switch port's queue counted. ``limit`` is in bytes, None for a shared buffer.
+
+    ``tiers`` are the tier that the port belongs to and the one that it sends to, 0 for NICs; None
+    in results of earlier versions. ``on_path`` says whether an equal-cost path of some flow's
+    requests leads through it; ``data_bytes`` are those of the frames of requests that it sent.
+    """
 
     interface: str
     rate: float
+    tiers: tuple[int, int] | None = None
+    on_path: bool = False
     limit: int | None = None
     enqueued_packets: int = 0
     enqueued_bytes: int = 0
     dequeued_packets: int = 0
     dequeued_bytes: int = 0
+    data_bytes: int = 0
     dropped_packets: dict[str, int] = Field(default_factory=dict, description="by reason")
     dropped_bytes: dict[str, int] = Field(default_factory=dict, description="by reason")
     marked_packets: int = 0
     max_depth: int = 0
+
+    @property
+    def layer(self) -> str:
+        """Which kind of link it sends on, such as "leaf to spine"; empty if unknown."""
+        if self.tiers is None:
+            return ""
+        lower, upper = (TIER_NAMES[t] if t < len(TIER_NAMES) else f"tier {t}" for t in self.tiers)
+        return f"{lower} to {upper}"
 
 
 class DropRecord(_Model):

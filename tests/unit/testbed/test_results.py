@@ -18,6 +18,7 @@ from testbed.results import (
     DropRecord,
     EmptyResultError,
     FlowResult,
+    PortResult,
     QueueSamples,
     QueueSeries,
     RankResult,
@@ -302,3 +303,87 @@ def test_verdict_and_expectations_of_a_run_are_the_worst(result):
     assert mixed.variant("selective-repeat") is bad
     with pytest.raises(KeyError):
         mixed.variant("none")
+
+
+def up_link(name, data, *, tiers=(1, 2), on_path=True, depth=0):
+    return PortResult(
+        interface=name, rate=400e9, tiers=tiers, on_path=on_path, data_bytes=data, max_depth=depth
+    )
+
+
+def test_link_loads_count_the_links_that_may_carry_a_flow(result):
+    ports = [
+        up_link("leaf1-spine1", 600, depth=30), up_link("leaf1-spine2", 0),
+        up_link("leaf2-spine1", 0), up_link("leaf2-spine2", 200),
+        up_link("leaf3-spine1", 0, on_path=False),
+        up_link("leaf1-rank0", 900, tiers=(1, 0), depth=7),
+        up_link("spine1-core1", 300, tiers=(2, 3)), up_link("spine1-core2", 500, tiers=(2, 3)),
+    ]  # fmt: skip
+    metrics = compute_metrics(with_flows(result, flow(), ports=ports).variants[0])
+    assert metrics["link_load_ratio"] == 3.0
+    assert metrics["links_idle"] == 0.5
+    assert metrics["core_link_load_ratio"] == 1.25
+    assert metrics["core_links_idle"] == 0.0
+    assert metrics["max_queue_depth_leaf_up"] == 30
+    assert metrics["max_queue_depth_leaf_down"] == 7
+
+
+def test_link_loads_are_missing_where_there_is_no_choice_of_links(result):
+    for ports in (
+        [],
+        [up_link("leaf1-spine1", 0)],
+        [PortResult(interface="leaf1-rank0", rate=1.0)],
+    ):
+        metrics = compute_metrics(with_flows(result, flow(), ports=ports).variants[0])
+        assert metrics["link_load_ratio"] is None
+        assert metrics["links_idle"] is None
+        assert metrics["core_links_idle"] is None
+
+
+def test_reordering_and_migrations_are_summed_over_flows(result):
+    flows = [
+        flow(0, out_of_order_packets=3, delivered_packets=10, path_migrations=1),
+        flow(1, out_of_order_packets=1, delivered_packets=30),
+    ]
+    metrics = compute_metrics(with_flows(result, *flows).variants[0])
+    assert metrics["out_of_order_packets"] == 4
+    assert metrics["out_of_order_share"] == 0.1
+    assert metrics["path_migrations"] == 1
+    assert compute_metrics(with_flows(result, flow()).variants[0])["out_of_order_share"] is None
+
+
+def test_packets_lost_to_a_link_that_is_down_are_those_of_the_ledger(result):
+    variant = result.variants[0]
+    assert variant.metrics["link_down_packets"] == 0
+    rows = [
+        row.model_copy(update={"reason": "link down"}) if row.fate == "dropped" else row
+        for row in variant.ledger.rows
+    ]
+    ledger = variant.ledger.model_copy(update={"rows": rows})
+    metrics = compute_metrics(variant.model_copy(update={"ledger": ledger}))
+    assert metrics["link_down_packets"] == metrics["dropped_packets"] > 0
+
+
+@pytest.mark.parametrize(
+    ("tiers", "layer"),
+    [((1, 2), "leaf to spine"), ((1, 0), "leaf to NIC"), ((3, 4), "core to tier 4"), (None, "")],
+)
+def test_ports_are_named_by_what_they_join(tiers, layer):
+    assert PortResult(interface="a-b", rate=1.0, tiers=tiers).layer == layer
+
+
+def test_results_of_earlier_versions_still_read(result, tmp_path):
+    write_result(tmp_path, result)
+    document = json.loads((tmp_path / "result.json").read_text())
+    for variant in document["variants"]:
+        for port in variant["ports"]:
+            for field in ("tiers", "on_path", "data_bytes"):
+                del port[field]
+        for each in variant["flows"]:
+            for field in ("paths", "queue_pairs", "out_of_order_packets", "path_migrations"):
+                del each[field]
+    (tmp_path / "result.json").write_text(json.dumps(document))
+    old = read_result(tmp_path).variants[0]
+    assert old.ports[0].layer == ""
+    assert old.flows[0].queue_pairs == 1
+    assert compute_metrics(old)["link_load_ratio"] is None
