@@ -2,7 +2,9 @@
 
 A leaf's hash engine writes two slots into the label of every packet from a NIC. Tier-2 switches
 choose among ports by the second slot, all others by the first; a switch with one port towards the
-destination needs no slot. So one label fixes the whole path.
+destination needs no slot. So one label fixes the whole path. A core's choice on the way down
+repeats the leaf's on the way up: packets descend by the spine with the number of the one by which
+they climbed, so an engine that balances a leaf's uplinks balances these ports as well.
 """
 
 from __future__ import annotations

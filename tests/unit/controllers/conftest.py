@@ -10,6 +10,17 @@ from testbed.topology import Topology, TopologyBuilder, topology_kinds
 
 
 @pytest.fixture(scope="session")
+def family() -> Callable[..., Topology]:
+    """Build a registered topology from its name and parameters."""
+
+    def build(name: str, **parameters: object) -> Topology:
+        kind = topology_kinds()[name]
+        return kind().build(kind.parameters(**parameters))
+
+    return build
+
+
+@pytest.fixture(scope="session")
 def leaf_spine() -> Callable[..., Topology]:
     """Build a leaf-spine fabric from its parameters."""
 
