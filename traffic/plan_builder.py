@@ -92,6 +92,7 @@ class PlanBuilder:
         self._connections: list[Connection] = []
         self._flow_connections: list[int] = []
         self._tags: list[int] = []
+        self._verbs: dict[int, Operation] = {}
         self._qp_counts = [0] * world_size
         self._ops: list[list[Op]] = [[] for _ in range(world_size)]
         self._op_count = 0
@@ -180,7 +181,7 @@ class PlanBuilder:
         RECEIVE's at the destination (None without one). Raises PlanError for a bad length, and for
         a verb that the message strategy cannot carry.
         """
-        self._check_strategy(operation)
+        self._check_verb(self._flow_connections[flow], operation)
         if not 0 < length <= MAX_MESSAGE_BYTES:
             raise PlanError(f"a message of {length} bytes; allowed: 1 to {MAX_MESSAGE_BYTES}")
         connection = self._connections[self._flow_connections[flow]]
@@ -273,7 +274,13 @@ class PlanBuilder:
         self._qp_counts[rank] += 1
         return number
 
-    def _check_strategy(self, operation: Operation) -> None:
+    def _check_verb(self, connection: int, operation: Operation) -> None:
+        if self._verbs.setdefault(connection, operation) is not operation:
+            # whose receive request is whose would depend on which of them comes first
+            raise PlanError(
+                f"operation: {operation} on a connection that carries "
+                f"{self._verbs[connection]}; allowed: one verb per connection"
+            )
         if self.qp_scaling.message_strategy is MessageStrategy.LEAST_OUTSTANDING and not (
             operation.is_write
         ):

@@ -78,10 +78,15 @@ class _Group:
     queue_pairs: list[QueuePair]
     peer: Endpoint
     scheduler: MessageScheduler
-    positions: dict[int, int]
+    positions: dict[int, int] = field(default_factory=dict)
     """By QP number."""
     receives: dict[int, int] = field(default_factory=dict)
-    """Tag -> RECEIVE, where only immediate data tells which message came."""
+    """Tag -> RECEIVE, which is what immediate data names."""
+    next_tag: int = 0
+    """Of the next SEND: each takes the buffer at the head of the receive queue, so they are posted
+    in order. A WRITE brings its address, and its immediate data says which message came."""
+    early: dict[int, Op] = field(default_factory=dict)
+    """Tag -> SEND that is ready before its turn."""
 
 
 class Rank:
@@ -218,7 +223,7 @@ class Rank:
                 queue_pairs=len(members),
                 path_mtu=self._transport.path_mtu,
             )
-            group = self._groups[members[0]] = _Group([], peer, scheduler, {})
+            group = self._groups[members[0]] = _Group([], peer, scheduler)
         group.positions[qp.qp_num] = len(group.queue_pairs)
         group.queue_pairs.append(qp)
         self._group_of[qp.qp_num] = group
@@ -227,8 +232,8 @@ class Rank:
         receives = [op for op in self.executor.ops if op.kind is OpKind.RECEIVE]
         for op in sorted(receives, key=lambda op: op.tag):
             group = self._groups[op.connection]
+            group.receives[op.tag] = op.op_id
             if not group.scheduler.receiver_knows:
-                group.receives[op.tag] = op.op_id
                 for qp in group.queue_pairs:  # any of them may bring it
                     qp.post_recv(RecvWr(wr_id=op.op_id))
                 continue
@@ -255,7 +260,7 @@ class Rank:
 
     def _begin(self, op: Op, now: float) -> None:
         if op.kind is OpKind.SEND:
-            self._post_send(op, now)
+            self._begin_send(op, now)
         elif op.kind is OpKind.RECEIVE:
             if op.op_id in self._arrived:
                 self._arrived.discard(op.op_id)
@@ -266,12 +271,21 @@ class Rank:
             apply(op, self.memory, dtype=self.plan.dtype, reduction=self.plan.reduction)
             self.executor.complete(op.op_id, now)
 
-    def _post_send(self, op: Op, now: float) -> None:
+    def _begin_send(self, op: Op, now: float) -> None:
         assert op.operation is not None
         group = self._groups[op.connection]
+        if op.operation.is_write:
+            self._post_send(op, op.operation, group, now)
+            return
+        group.early[op.tag] = op
+        while (following := group.early.pop(group.next_tag, None)) is not None:
+            group.next_tag += 1
+            self._post_send(following, op.operation, group, now)
+
+    def _post_send(self, op: Op, operation: Operation, group: _Group, now: float) -> None:
         progress = self.flows.setdefault(op.flow, FlowProgress())
         progress.start = min(progress.start, now)
-        is_write = op.operation.is_write
+        is_write = operation.is_write
         parts = group.scheduler.parts(op.tag, op.length)
         self._unfinished[op.op_id] = len(parts)
         for part in parts:
@@ -280,11 +294,11 @@ class Rank:
             qp.post_send(
                 SendWr(
                     wr_id=op.op_id,
-                    opcode=_OPCODES[op.operation],
+                    opcode=_OPCODES[operation],
                     sge=self._region.sge(op.offset + part.offset, part.length),
                     remote_addr=target if is_write else 0,
                     rkey=group.peer.rkey if is_write else 0,
-                    imm_data=op.tag if op.operation.has_immediate else None,
+                    imm_data=op.tag if operation.has_immediate else None,
                 )
             )
             self.nic.activate(qp)
@@ -297,8 +311,7 @@ class Rank:
         group = self._group_of[completion.qp_num]
         if op.kind is OpKind.SEND:
             group.scheduler.completed(group.positions[completion.qp_num], completion.byte_len)
-        elif group.receives:
-            assert completion.imm_data is not None
+        elif completion.imm_data is not None:
             op = self.executor.ops[group.receives[completion.imm_data]]
         unfinished = self._unfinished.pop(op.op_id, 1) - 1
         if unfinished:

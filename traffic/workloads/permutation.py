@@ -110,7 +110,7 @@ def _across_leaves(builder: PlanBuilder, gpus: Sequence[int]) -> list[tuple[int,
     generator = random.Random(draw(builder.seed, "other-leaf"))
     leaves = list(below.values())
     generator.shuffle(leaves)
-    pairs = []
+    pairs: list[tuple[int, int]] = []
     for ranks, others in zip(leaves, (*leaves[1:], leaves[0]), strict=True):
         pairs += zip(ranks, generator.sample(others, len(others)), strict=True)
     return sorted(pairs)

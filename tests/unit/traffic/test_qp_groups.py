@@ -169,6 +169,66 @@ def test_sends_find_their_buffers(strategy, operation):
     assert world.wrong() == [0, 0]
 
 
+def reversed_plan(operation, strategy, queue_pairs):
+    """Three messages on one connection; the last may begin first. Each depends on its RECEIVE."""
+    made = PlanBuilder(
+        workload="permutation",
+        parameters=WorkloadParameters(),
+        world_size=2,
+        seed=1,
+        qp_scaling=scaled(strategy, queue_pairs),
+    )
+    size = 2 * MTU
+    made.memory(0, initialised=3 * size, total=3 * size)
+    made.memory(1, initialised=0, total=6 * size)
+    flow = made.flow(made.connect(0, 1))
+    for number in range(3):
+        _, receive = made.message(
+            flow,
+            operation=operation,
+            length=size,
+            offset=number * size,
+            remote_offset=number * size,
+            start=(2 - number) * 5e-6,
+        )
+        made.copy(
+            1,
+            offset=(3 + number) * size,
+            source_offset=number * size,
+            length=size,
+            depends_on=[receive],
+        )
+    return made.build()
+
+
+@pytest.mark.parametrize("queue_pairs", [1, 2])
+@pytest.mark.parametrize("strategy", list(MessageStrategy))
+@pytest.mark.parametrize("operation", [op for op in Operation if op.notifies_receiver])
+def test_messages_are_told_apart_in_whatever_order_they_are_ready(operation, strategy, queue_pairs):
+    """A copy made on the arrival of a message must find that message, not another."""
+    if strategy is LEAST and not operation.is_write:
+        return
+    plan = reversed_plan(operation, strategy, queue_pairs)
+    world = World(plan)
+    world.run()
+    assert all(rank.done for rank in world.ranks)
+    received = bytes(world.ranks[1].memory)
+    half = len(received) // 2
+    assert received[:half] == received[half:] == bytes(world.ranks[0].memory)
+    times = [world.ranks[1].executor.finished[op] for op in (0, 2, 4)]
+    assert times == sorted(times, reverse=operation.is_write)
+
+
+def test_a_connection_carries_one_verb():
+    made = PlanBuilder(
+        workload="permutation", parameters=WorkloadParameters(), world_size=2, seed=1
+    )
+    flow = made.flow(made.connect(0, 1))
+    made.message(flow, operation=Operation.SEND, length=8, offset=0, remote_offset=0)
+    with pytest.raises(PlanError, match="operation: write on a connection that carries send"):
+        made.message(flow, operation=Operation.WRITE, length=8, offset=0, remote_offset=0)
+
+
 def sent_by_connection(world, plan, name="sent_packets"):
     return [world.counters(c.index, 0)[name] for c in one_way(plan)]
 

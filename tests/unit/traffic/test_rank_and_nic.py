@@ -8,8 +8,10 @@ from dataclasses import replace
 import pytest
 from nic_world import LATENCY, RATE, TRANSPORT, World
 
+from testbed.topology import RankRole
 from traffic.bounds import lower_bound
 from traffic.faults import LossInjector, PacketDrop
+from traffic.locations import RankLocation
 from traffic.nic import INITIAL_TTL, Nic
 from traffic.plan import Plan
 from traffic.workloads import create_workload, workload_class, workload_names
@@ -19,8 +21,12 @@ FRAME_TIME = (4096 + 58 + 24) * 8 / RATE
 
 def make_plan(name: str, *, world_size: int = 4, seed: int = 3, **parameters: object) -> Plan:
     workload = workload_class(name)
+    has_storage = name == "storage-interference"
     return create_workload(name).plan(
-        workload.Parameters(**parameters), world_size=world_size, seed=seed
+        workload.Parameters(**parameters),
+        world_size=world_size,
+        seed=seed,
+        locations=[RankLocation(role) for role in ROLES] if has_storage else None,
     )
 
 
@@ -30,7 +36,13 @@ PARAMETERS = {
     "all-to-all": {"message_size": "60 KiB"},
     "ring-all-reduce": {"size": "200 KiB"},
     "collective": {"size": "200 KiB"},
-}
+    "flows": {"flows": [{"source": 3, "destination": 1, "size": "300 KiB", "messages": 2}]},
+    "storage-interference": {
+        "size": "200 KiB", "read_size": "100 KiB", "write_size": "40 KiB", "period": "5 us"
+    },
+}  # fmt: skip
+ROLES = [RankRole.GPU] * 3 + [RankRole.STORAGE]
+"""Of four ranks, where storage takes part."""
 
 
 def test_every_workload_is_covered():

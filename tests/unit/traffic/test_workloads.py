@@ -8,19 +8,37 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from testbed.topology import RankRole
 from tests.unit.traffic.lossless import run_lossless
 from traffic.bounds import lower_bound, payload_rate, wire_bytes
 from traffic.collectives.symbolic import races
+from traffic.locations import RankLocation
 from traffic.plan import Operation, OpKind, PlanError
 from traffic.workloads import create_workload, verify_rank, workload_class, workload_names
 
 OPERATIONS = list(Operation)
-COLLECTIVES = ("collective", "ring-all-reduce")
+COLLECTIVES = ("collective", "ring-all-reduce", "storage-interference")
+GPU, STORAGE, FRONT_END = RankRole.GPU, RankRole.STORAGE, RankRole.FRONT_END
 
 
-def plan_of(name, world_size=4, seed=1, **parameters):
+def plan_of(name, world_size=4, seed=1, roles=None, leaves=None, **parameters):
+    """Storage servers have ranks behind the ``world_size`` GPUs; flows go round by default."""
     chosen = create_workload(name)
-    return chosen.plan(chosen.Parameters(**parameters), world_size=world_size, seed=seed)
+    if name == "storage-interference" and roles is None:
+        roles = [GPU] * world_size + [STORAGE]
+    if name == "flows":
+        around = [{"source": r, "destination": (r + 1) % world_size} for r in range(world_size)]
+        parameters.setdefault("flows", around)
+    roles = roles or [GPU] * world_size
+    leaves = leaves or ["leaf1"] * len(roles)
+    return chosen.plan(
+        chosen.Parameters(**parameters),
+        world_size=len(roles),
+        seed=seed,
+        locations=[
+            RankLocation(role, leaves=(leaf,)) for role, leaf in zip(roles, leaves, strict=True)
+        ],
+    )
 
 
 def sends(plan):
@@ -53,15 +71,16 @@ def test_parameters_are_strict_and_described(name):
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_a_lossless_network_makes_every_rank_right(name, world_size, operation):
     size = {"size": 1000} if name in COLLECTIVES else {"message_size": 999}
+    if name == "flows":
+        size = {}
     if name in COLLECTIVES and operation is Operation.WRITE:
         with pytest.raises(ValidationError):
             plan_of(name, operation=operation, **size)
         return
     plan = plan_of(name, world_size, operation=operation, **size)
     memories = run_lossless(plan)
-    assert [verify_rank(plan, rank, memories[rank]) for rank in range(world_size)] == [
-        0
-    ] * world_size
+    wrong = [verify_rank(plan, rank, memory) for rank, memory in enumerate(memories)]
+    assert wrong == [0] * plan.world_size
 
 
 @pytest.mark.parametrize("name", workload_names())
@@ -78,6 +97,8 @@ def test_one_wrong_byte_is_found(name):
     place = target.remote_offset + target.length // 2
     if name == "ring-all-reduce":
         place = plan.parameters.size - 1
+    elif name == "storage-interference":
+        place = target.remote_offset  # of a checkpoint
     elif name == "collective":
         place = 2 * plan.parameters.size - 1
     memories[rank][place] ^= 1
@@ -90,6 +111,22 @@ def test_payload_counts_every_message(name):
     assert plan.payload_bytes == sum(op.length for op in sends(plan))
     assert create_workload(name).reference(plan).payload_bytes == plan.payload_bytes
     assert sum(flow.messages for flow in plan.flows) == len(sends(plan))
+
+
+# roles
+
+
+@pytest.mark.parametrize("name", ["all-to-all", "incast", "permutation", "ring-all-reduce"])
+def test_only_gpus_take_part(name):
+    plan = plan_of(name, roles=[GPU] * 5 + [STORAGE, FRONT_END, STORAGE])
+    alone = plan_of(name, 5)
+    assert edges(plan) == edges(alone)
+    assert plan.gpu_ranks == (0, 1, 2, 3, 4)
+    assert plan.world_size == 8
+    assert all(plan.memory[rank].total == 0 for rank in (5, 6, 7))
+    assert create_workload(name).reference(plan) == create_workload(name).reference(alone)
+    memories = run_lossless(plan)
+    assert [verify_rank(plan, rank, memories[rank]) for rank in range(8)] == [0] * 8
 
 
 # incast
@@ -179,6 +216,71 @@ def test_one_rank_is_too_few(name):
         plan_of(name, 1)
 
 
+def test_permutation_of_several_flows():
+    plan = plan_of("permutation", 4, shift=1, flows=3, messages=2, message_size=100)
+    assert edges(plan) == [(r, (r + 1) % 4) for r in range(4) for _ in range(3)]
+    assert [flow.payload_bytes for flow in plan.flows] == [200] * 12
+    assert len({c.source_port for c in plan.connections}) == 12
+
+
+@given(st.integers(2, 6), st.integers(1, 5), st.integers(0, 100))
+@settings(max_examples=40)
+def test_partners_on_other_leaves(leaves, per_leaf, seed):
+    names = [f"leaf{1 + rank % leaves}" for rank in range(leaves * per_leaf)]
+    pairs = edges(
+        plan_of(
+            "permutation", len(names), seed, leaves=names, partners="other-leaf", message_size=8
+        )
+    )
+    assert [source for source, _ in pairs] == list(range(len(names)))
+    assert sorted(destination for _, destination in pairs) == list(range(len(names)))
+    target = {}
+    for source, destination in pairs:
+        assert names[source] != names[destination]
+        assert target.setdefault(names[source], names[destination]) == names[destination]
+
+
+def test_partners_on_other_leaves_need_leaves_of_one_size():
+    with pytest.raises(PlanError, match=r"partners: other-leaf .*not 2, 1"):
+        plan_of("permutation", leaves=["a", "a", "b"], world_size=3, partners="other-leaf")
+    with pytest.raises(PlanError, match=r"partners: other-leaf .*not 4"):
+        plan_of("permutation", partners="other-leaf")
+    with pytest.raises(PlanError, match=r"shift: 1 .*other-leaf"):
+        plan_of("permutation", partners="other-leaf", shift=1)
+
+
+# rings over some of the ranks
+
+
+def test_a_ring_in_the_order_given():
+    plan = plan_of("ring-all-reduce", 6, ranks=[4, 1, 5], size=600)
+    assert edges(plan) == [(4, 1), (1, 5), (5, 4)]
+    reference = create_workload("ring-all-reduce").reference(plan)
+    assert (reference.bus_factor, reference.ranks) == (2 * 2 / 3, 3)
+    assert races(plan) == []
+    memories = run_lossless(plan)
+    assert [verify_rank(plan, rank, memories[rank]) for rank in range(6)] == [0] * 6
+    assert memories[4][:600] == memories[1][:600] == memories[5][:600]
+    assert memories[0] == b""
+    memories[5][3] ^= 1
+    assert verify_rank(plan, 5, memories[5]) == 1
+
+
+@pytest.mark.parametrize(
+    ("ranks", "words"),
+    [
+        ([0, 6], "ranks: 6 has no GPU; allowed: 0 to 4"),
+        ([0, 5], "ranks: 5 has no GPU"),
+        ([0, 1, 0], "ranks: 0 is listed twice"),
+        ([3], "ranks: 1 listed; allowed: 2 or more"),
+        ([], "ranks: 0 listed"),
+    ],
+)
+def test_a_ring_refuses(ranks, words):
+    with pytest.raises(PlanError, match=words):
+        plan_of("ring-all-reduce", roles=[GPU] * 5 + [STORAGE], ranks=ranks)
+
+
 # all-to-all
 
 
@@ -206,6 +308,113 @@ def test_all_to_all_window(window):
     memories = run_lossless(plan, on_outstanding=watch)
     assert most == min(window, 5)
     assert verify_rank(plan, 3, memories[3]) == 0
+
+
+# flows
+
+
+def test_flows_are_as_listed():
+    plan = plan_of(
+        "flows",
+        4,
+        flows=[
+            {"source": 2, "destination": 0, "size": "1 KiB", "messages": 3, "start": "5 us"},
+            {"source": 0, "destination": 3, "size": 10, "qps": 2},
+            {"source": 2, "destination": 0, "size": 64},
+        ],
+    )
+    assert edges(plan) == [(2, 0), (0, 3), (0, 3), (2, 0)]
+    assert [flow.connection for flow in plan.flows] == [0, 1, 3]
+    assert [(f.messages, f.payload_bytes, f.start) for f in plan.flows] == [
+        (3, 3072, pytest.approx(5e-6)),
+        (1, 10, 0.0),
+        (1, 64, 0.0),
+    ]
+    assert [plan.group(flow.connection) for flow in plan.flows] == [(0,), (1, 2), (3,)]
+
+
+def test_flows_may_name_ranks_of_any_role():
+    plan = plan_of("flows", roles=[GPU, STORAGE], flows=[{"source": 1, "destination": 0}])
+    assert edges(plan) == [(1, 0)]
+
+
+@pytest.mark.parametrize(
+    ("flow", "words"),
+    [
+        ({"source": 4, "destination": 0}, r"flows.0.source: 4; allowed: ranks 0 to 3"),
+        ({"source": 1, "destination": 9}, r"flows.0.destination: 9"),
+        ({"source": 1, "destination": 1}, r"flows.0.destination: 1 sends to itself"),
+    ],
+)
+def test_flows_refuse_what_does_not_fit(flow, words):
+    with pytest.raises(PlanError, match=words):
+        plan_of("flows", 4, flows=[flow])
+
+
+@pytest.mark.parametrize(
+    "flows", [[], [{"source": 1}], [{"source": 0, "destination": 1, "sizes": 1}], [3], 7]
+)
+def test_flows_are_checked(flows):
+    with pytest.raises(ValidationError):
+        plan_of("flows", 4, flows=flows)
+
+
+# storage-interference
+
+
+def storage_edges(plan):
+    ring = create_workload("storage-interference").collective_flows(plan)
+    others = plan.flows[len(ring) :]
+    ends = [plan.connections[flow.connection] for flow in others]
+    return [(c.source_rank, c.destination_rank) for c in ends]
+
+
+def test_gpus_are_storages_clients_on_a_shared_network():
+    plan = plan_of("storage-interference", roles=[GPU] * 4 + [STORAGE] * 2, accesses=3)
+    assert edges(plan)[:4] == [(0, 1), (1, 2), (2, 3), (3, 0)]
+    assert storage_edges(plan) == [
+        (4, 0), (0, 4), (5, 1), (1, 5), (4, 2), (2, 4), (5, 3), (3, 5),
+    ]  # fmt: skip
+    assert all(flow.messages == 3 for flow in plan.flows[4:])
+    assert races(plan) == []
+
+
+def test_front_end_nics_are_its_clients_where_there_are_any():
+    roles = [GPU] * 4 + [STORAGE] + [FRONT_END] * 2
+    plan = plan_of("storage-interference", roles=roles, read_size="4 KiB", size=1000)
+    assert storage_edges(plan) == [(4, 5), (5, 4), (4, 6), (6, 4)]
+    memories = run_lossless(plan)
+    assert [verify_rank(plan, rank, memories[rank]) for rank in range(7)] == [0] * 7
+    reference = create_workload("storage-interference").reference(plan)
+    assert (reference.bus_factor, reference.ranks, reference.size_bytes) == (1.5, 4, 1000)
+
+
+def test_storage_accesses_are_periodic():
+    plan = plan_of(
+        "storage-interference", accesses=3, period="7 us", start="2 us", write_size=0, read_size=400
+    )
+    ring = create_workload("storage-interference").collective_flows(plan)
+    starts = {op.start for op in sends(plan) if op.flow >= len(ring)}
+    assert sorted(starts) == pytest.approx([2e-6, 9e-6, 16e-6])
+    assert {op.length for op in sends(plan) if op.flow >= len(ring)} == {400}
+
+
+def test_storage_bounds_its_memory():
+    plan = plan_of("storage-interference", accesses=1000, read_size="4 MiB", write_size=0)
+    assert all(memory.total < 100 * 2**20 for memory in plan.memory)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "words"),
+    [
+        ({"roles": [GPU, GPU]}, "storage-interference: no rank is a storage server"),
+        ({"read_size": 0, "write_size": 0}, "write_size: 0"),
+        ({"read_size": 6}, "read_size: 6; allowed: multiples of 4"),
+    ],
+)
+def test_storage_refuses(parameters, words):
+    with pytest.raises(PlanError, match=words):
+        plan_of("storage-interference", **parameters)
 
 
 # bounds
