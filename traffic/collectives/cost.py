@@ -155,10 +155,10 @@ def lower_bound(request: CollectiveRequest, model: CostModel) -> float:
 
     Headers are left out. For an all-reduce 2(n - 1)/n of the data (Patarasuk and Yuan, 2009).
     """
-    if request.servers == 1:
+    busiest = max(_crossing(request, server) for server in range(request.servers))
+    if busiest == 0:
         return 0.0
-    server = max(_crossing(request, server) for server in range(request.servers))
-    size = server * request.itemsize / request.gpus_per_server
+    size = busiest * request.itemsize / request.gpus_per_server
     return model.latency + size * 8 / model.rate
 
 
@@ -167,6 +167,8 @@ def _crossing(request: CollectiveRequest, server: int) -> float:
     gpus, ranks = request.gpus_per_server, range(request.ranks)
     inside = range(server * gpus, (server + 1) * gpus)
     has_root = request.root in inside
+    if request.servers == 1:
+        return 0
     outside_blocks = sum(request.blocks) - sum(request.blocks[rank] for rank in inside)
     match request.collective:
         case Collective.BROADCAST | Collective.REDUCE | Collective.SEND_RECV:

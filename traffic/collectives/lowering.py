@@ -49,11 +49,13 @@ class Lowering:
     """A schedule as part of a plan.
 
     ``buffers[i]`` are those of the communicator's rank i. ``last[i]`` are its operations that no
-    other of the schedule waits for: what comes after the collective depends on them.
+    other of the schedule waits for: what comes after the collective depends on them. ``flows``
+    counts the flows that it has added.
     """
 
     buffers: tuple[BufferOffsets, ...]
     last: tuple[tuple[int, ...], ...]
+    flows: int
 
 
 def buffer_offsets(
@@ -146,7 +148,7 @@ class _Lowerer:
                 self._done[number] += tuple(needed)
             else:
                 self._done[number] = (self._work(number, needed),)
-        return Lowering(self._buffers, self._last())
+        return Lowering(self._buffers, self._last(), len(self._flows))
 
     def _span(self, number: int, slot: int) -> tuple[int, int]:
         """Offset and length in bytes of an instruction's slots from ``slot`` on."""

@@ -117,7 +117,9 @@ class CollectiveWorkload(Workload):
         buffers = buffer_offsets(schedule)
         for rank, buffer in zip(ranks, buffers, strict=True):
             builder.memory(rank, initialised=buffer.output, total=buffer.end)
-        lower(schedule, builder, buffers=buffers, ranks=ranks, operation=p.operation)
+        lowering = lower(schedule, builder, buffers=buffers, ranks=ranks, operation=p.operation)
+        if lowering.flows == 0:
+            raise PlanError(f"size: {p.size} bytes leave {p.collective} nothing to send")
 
     def reference(self, plan: Plan) -> Reference:
         """S and the factor as nccl-tests has them for each collective."""
