@@ -62,6 +62,11 @@ def measure_unit() -> float:
     return best
 
 
+def nic_rate(topology: Topology, rank: int) -> float:
+    """Bit/s of all ports of a rank's NIC together."""
+    return sum(port.rate for port in topology.nic_ports(rank))
+
+
 def cpu_per_emulated_second(plan: Plan, topology: Topology, path_mtu: int) -> float:
     """CPU seconds on the reference machine for one emulated second at full rate.
 
@@ -74,7 +79,7 @@ def cpu_per_emulated_second(plan: Plan, topology: Topology, path_mtu: int) -> fl
             continue
         packets = sum(max(1, math.ceil(op.length / path_mtu)) for op in sends)
         wire = sum(wire_bytes(op, path_mtu) for op in sends)
-        rate = topology.nic(rank).rate / 8 / (wire / packets)
+        rate = nic_rate(topology, rank) / 8 / (wire / packets)
         hops = [
             topology.switch_hops(rank, plan.connections[op.connection].destination_rank)
             for op in sends
@@ -102,7 +107,7 @@ def choose_dilation(
     by_load = cpu_per_emulated_second(plan, topology, path_mtu) * slowness / (cores * UTILISATION)
     by_latency = WAKEUP_LATENCY * slowness / (RTT_SHARE * base_rtt(topology, plan))
     k = max(by_load, by_latency, 1.0)
-    fastest = lower_bound(plan, link_rate=topology.nic(0).rate, path_mtu=path_mtu)
+    fastest = lower_bound(plan, link_rate=nic_rate(topology, 0), path_mtu=path_mtu)
     if fastest > 0:
         k = max(k, min(MOST_EXTRA * k, WALL_BUDGET / fastest))
     step: float = 10.0 ** (math.floor(math.log10(k)) - 1)

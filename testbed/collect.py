@@ -10,7 +10,7 @@ from typing import Any, get_args
 import numpy as np
 
 from testbed.asic.mmu import CLASSES, REASONS, UNLIMITED, Drop
-from testbed.calibration import base_rtt
+from testbed.calibration import base_rtt, nic_rate
 from testbed.equal_cost import equal_cost_interfaces
 from testbed.experiment import Measurements
 from testbed.fidelity import Fidelity, FidelityMeasurements, Lateness, judge
@@ -407,7 +407,7 @@ def _unsampled_share(m: Measurements) -> float:
 
 
 def _lower_bound(scenario: Scenario, m: Measurements) -> float:
-    rate = max(m.topology.nic(rank.rank).rate for rank in m.topology.ranks)
+    rate = max(nic_rate(m.topology, rank.rank) for rank in m.topology.ranks)
     hops = min(
         (m.topology.switch_hops(c.source_rank, c.destination_rank) for c in m.plan.connections),
         default=1,

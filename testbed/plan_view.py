@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Container
 from typing import TYPE_CHECKING
 
-from testbed.calibration import choose_dilation, measure_unit
+from testbed.calibration import choose_dilation, measure_unit, nic_rate
 from testbed.report.quantities import format_quantity, three_digits
 from testbed.routes import PlannedPath, plan_routes
 from testbed.scenario import Scenario, build_topology, plan_traffic, resolve_variants
@@ -126,11 +126,10 @@ def _print_traffic(scenario: Scenario, topology: Topology, plan: Plan, console: 
 
 
 def _print_figures(scenario: Scenario, topology: Topology, plan: Plan, console: Console) -> None:
-    nic = topology.nic(0)
     hops = (topology.switch_hops(c.source_rank, c.destination_rank) for c in plan.connections)
     latency = topology.one_way_latency(min(hops, default=1))
     mtu = scenario.nic.path_mtu
-    bound = lower_bound(plan, link_rate=nic.rate, path_mtu=mtu, latency=latency)
+    bound = lower_bound(plan, link_rate=nic_rate(topology, 0), path_mtu=mtu, latency=latency)
     console.print(
         f"payload {format_quantity(plan.payload_bytes, 'B')}, plan {plan.plan_hash()[:16]}"
     )

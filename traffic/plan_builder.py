@@ -32,6 +32,9 @@ UDP_SOURCE_PORT_BASE = 49152
 OPERATION_LIMIT = 500_000
 """Operations of a plan; more would take minutes to plan and gigabytes to hold."""
 
+CONNECTION_LIMIT = 50_000
+"""Pairs of queue pairs in a plan; each holds two prepared frames at either end, 16 KiB in all."""
+
 _SOURCE_PORT_MASK = 0x3FFF
 _PSN_MASK = 0xFFFFFF
 _FIRST_QP_NUM = 0x100
@@ -128,6 +131,11 @@ class PlanBuilder:
         self, source: int, destination: int, group: int, nic_ports: Sequence[int]
     ) -> None:
         seed, index = self.seed, len(self._connections)
+        if index >= CONNECTION_LIMIT:
+            raise PlanError(
+                f"more than {CONNECTION_LIMIT} pairs of queue pairs; "
+                "allowed: fewer ranks, flows or queue pairs per connection"
+            )
         source_qp, destination_qp = self._next_qp_num(source), self._next_qp_num(destination)
         source_ports, destination_ports = (
             self.locations[rank].nic_ports for rank in (source, destination)
