@@ -35,7 +35,7 @@ from traffic.plan import (
     WorkloadParameters,
 )
 from traffic.plan_builder import PlanBuilder, draw_uniform
-from traffic.workloads.base import Reference, Workload, register_workload
+from traffic.workloads.base import Reference, Workload, members, register_workload
 
 AUTOMATIC = "auto"
 
@@ -80,7 +80,8 @@ class CollectiveParameters(WorkloadParameters):
     )
     root: int = Field(0, ge=0, description="position among the ranks of the one that is special")
     ranks: tuple[int, ...] | None = Field(
-        None, description="ranks that take part, in this order; default: all with a GPU"
+        None,
+        description="who takes part, in the communicator's order; default: all that have a GPU",
     )
     gpus_per_server: int = Field(
         1, ge=1, description="how many ranks in a row the algorithm takes for one server's GPUs"
@@ -108,7 +109,7 @@ class CollectiveWorkload(Workload):
     def fill(self, builder: PlanBuilder, parameters: Any) -> None:
         """Give every rank its input, its output and the schedule's scratch memory."""
         p: CollectiveParameters = parameters
-        ranks = _members(p, builder.gpu_ranks)
+        ranks = members(p.ranks, builder.gpu_ranks)
         builder.dtype, builder.reduction = p.dtype, p.reduction
         try:
             schedule = schedule_of(p, len(ranks), builder.seed)
@@ -124,11 +125,12 @@ class CollectiveWorkload(Workload):
     def reference(self, plan: Plan) -> Reference:
         """S and the factor as nccl-tests has them for each collective."""
         p: Any = plan.parameters
-        request = schedule_of(p, len(_members(p, plan.gpu_ranks)), plan.seed).request
+        request = schedule_of(p, len(members(p.ranks, plan.gpu_ranks)), plan.seed).request
         return Reference(
             payload_bytes=plan.payload_bytes,
             size_bytes=request.elements * request.itemsize,
             bus_factor=bus_factor(request.collective, request.ranks),
+            ranks=request.ranks,
         )
 
     def verify(self, plan: Plan, rank: int, memory: Any) -> int:
@@ -137,25 +139,11 @@ class CollectiveWorkload(Workload):
         That order is known, so even floats must agree bit for bit.
         """
         p: Any = plan.parameters
-        members = _members(p, plan.gpu_ranks)
-        if rank not in members:
+        order = members(p.ranks, plan.gpu_ranks)
+        if rank not in order:
             return 0
-        result = _result(p, len(members), plan.seed)
-        return result.wrong_elements(plan, members, members.index(rank), memory)
-
-
-def _members(p: CollectiveParameters, gpu_ranks: tuple[int, ...]) -> tuple[int, ...]:
-    """The ranks that take part. Raises PlanError for ranks that there are not, or too few."""
-    if p.ranks is None:
-        if len(gpu_ranks) < 2:
-            raise PlanError(f"world_size: a collective needs 2 ranks or more, not {len(gpu_ranks)}")
-        return gpu_ranks
-    if len(p.ranks) < 2 or len(set(p.ranks)) != len(p.ranks) or not set(p.ranks) <= set(gpu_ranks):
-        raise PlanError(
-            f"ranks: {list(p.ranks)}; allowed: 2 or more different ranks with a GPU, "
-            f"{gpu_ranks[0]} to {gpu_ranks[-1]}"
-        )
-    return p.ranks
+        result = _result(p, len(order), plan.seed)
+        return result.wrong_elements(plan, order, order.index(rank), memory)
 
 
 @lru_cache(maxsize=4)
@@ -229,14 +217,14 @@ class _Result:
         self._outputs = output_expressions(schedule)
         self._digests: dict[int, bytes] = {}
 
-    def wrong_elements(self, plan: Plan, members: tuple[int, ...], member: int, memory: Any) -> int:
+    def wrong_elements(self, plan: Plan, order: tuple[int, ...], member: int, memory: Any) -> int:
         """Elements of a member's output that are not what they must be."""
         itemsize = plan.dtype.itemsize
         bounds = [byte_bounds(layout.input, itemsize) for layout in self._schedule.layouts]
 
         def read(rank: int, slot: int) -> NDArray[Any]:
             begin, end = bounds[rank][slot]
-            return initial_slice(plan, members[rank], begin, end - begin)
+            return initial_slice(plan, order[rank], begin, end - begin)
 
         wrong, base = 0, self._buffers[member].output
         places = byte_bounds(self._schedule.layouts[member].output, itemsize)
