@@ -64,8 +64,8 @@ UNCROWDED = 100
 LOADS_SHOWN = 5
 """In the legend."""
 
-LOAD_WIDTHS = (0.9, 5.0)
-"""Points, for one flow and for the busiest link."""
+LINE_PER_FLOW, LEAST_LINE, WIDEST_LINE = 1.5, 0.7, 5.0
+"""Points."""
 
 
 class DrawingError(ValueError):
@@ -424,9 +424,8 @@ def _samples(loads: Iterable[float]) -> list[float]:
 
 
 def _load_width(load: float, most: float) -> float:
-    """Points."""
-    least, widest = LOAD_WIDTHS
-    return least + (widest - least) * (load / most) if most > 1 else 1.5
+    """Points, in proportion to the load."""
+    return max(LEAST_LINE, load * min(LINE_PER_FLOW, WIDEST_LINE / most))
 
 
 def _crowding(links: int) -> float:

@@ -28,9 +28,6 @@ WIDEST = 30.0
 READABLE_CELL = 0.19
 """Inches in which a rank's number can be read."""
 
-BELOW_GAP = 1.1
-"""Inches between the tiers of a network below the servers."""
-
 CELL_HEIGHT = 0.22
 LOWER_CELL_HEIGHT = 0.15
 """Of a NIC that is wired to a network below the servers."""
@@ -110,7 +107,7 @@ def lay_out(topology: Topology) -> Layout:
     for switch in topology.switches:
         rows[switch.name in below, switch.tier].append(switch)
     for (is_below, tier), members in rows.items():
-        y = -tier * BELOW_GAP if is_below else tier * gap
+        y = -tier * max(1.1, 0.75 * gap) if is_below else tier * gap
         nodes.update(_place_row(members, spans, y, width))
     return Layout(nodes, ranks, width, below)
 

@@ -225,8 +225,6 @@ def _rendered(
     topology: Topology, interface: Interface, source: int, destination: int, delay: float
 ) -> str:
     if topology.interfaces[interface.peer].rate != interface.rate:
-        raise TopologyError(
-            f"link {interface.name} has two rates; a line of these formats has one"
-        )
+        raise TopologyError(f"link {interface.name} has two rates; a line of these formats has one")
     rate = f"{interface.rate / 1e9:.15g}Gbps"
     return f"{source} {destination} {rate} {delay * 1e9:.12g}ns 0"
