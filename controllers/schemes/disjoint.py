@@ -56,12 +56,18 @@ class Disjoint(Ecmp):
         """Ports by which a pair's flows share as few links as possible, and all links are even."""
         view = RoutingView.of(topology, flows)
         tables = FabricTables(topology, self.entries(topology, flows))
-        pairs: dict[tuple[str, str], _Pair] = {}
+        pairs: dict[tuple[str, str, bool], _Pair] = {}
         for flow in flows:
-            key = (flow.source_interface, flow.five_tuple.destination_ip)
+            # Requests need not keep clear of the acknowledgements of what comes the other way.
+            key = (flow.source_interface, flow.five_tuple.destination_ip, flow.reverse)
             pairs.setdefault(key, _Pair()).flows.append(flow)
-        for pair in pairs.values():
-            pair.ports = _explore(view, tables, pair.flows[0])
+        explored: dict[tuple[str, str], dict[tuple[str, ...], list[int]]] = {}
+        most = max((len(pair.flows) for pair in pairs.values()), default=0)
+        for (sender, destination, _), pair in pairs.items():
+            ends = sender, destination
+            if ends not in explored:
+                explored[ends] = _explore(view, tables, pair.flows[0], most)
+            pair.ports = explored[ends]
         _spread(list(pairs.values()))
         chosen: dict[tuple[int, bool], int] = {}
         for pair in pairs.values():
@@ -75,9 +81,12 @@ class Disjoint(Ecmp):
 
 
 def _explore(
-    view: RoutingView, tables: FabricTables, flow: Flow
+    view: RoutingView, tables: FabricTables, flow: Flow, flows: int
 ) -> dict[tuple[str, ...], list[int]]:
-    """The ways that source ports lead a flow, without the links that all of them share."""
+    """The ways that source ports lead a flow, without the links that all of them share.
+
+    Enough ports are looked for that so many flows, dealt out evenly, have one each.
+    """
     nic = view.topology.nic(view.topology.rank_of_address(flow.five_tuple.destination_ip))
     prefix = view.destination_of(nic).prefix
     leaf = view.topology.interfaces[flow.source_interface].peer_node
@@ -88,6 +97,8 @@ def _explore(
         five_tuple = replace(flow.five_tuple, source_port=port)
         path = tuple(tables.path_of(replace(flow, five_tuple=five_tuple)))
         found.setdefault(path, []).append(port)
+        if len(found) == count and all(len(ports) * count >= flows for ports in found.values()):
+            break
     shared = set.intersection(*(set(path) for path in found))
     return {
         tuple(link for link in path if link not in shared): ports for path, ports in found.items()

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from controllers.program import ProgramError, load_program, write_program
-from controllers.schemes import create_scheme
+from controllers.schemes import create_scheme, scheme_names
 from testbed.topology import Topology
 
 Build = Callable[..., Topology]
@@ -22,7 +22,7 @@ def topology(leaf_spine: Build) -> Topology:
     return leaf_spine(leaves=2, spines=2, servers_per_leaf=2)
 
 
-@pytest.mark.parametrize("scheme", ["ecmp", "static"])
+@pytest.mark.parametrize("scheme", scheme_names())
 def test_round_trip(tmp_path: Path, topology: Topology, scheme: str) -> None:
     entries = create_scheme(scheme, seed=9).entries(topology)
     path = tmp_path / "program.json"

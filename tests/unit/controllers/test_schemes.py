@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from controllers.hashing import FiveTuple
 from controllers.routes import LinkState, next_hops
-from controllers.schemes import create_scheme, scheme_names
+from controllers.schemes import create_scheme, scheme_class, scheme_names
 from controllers.table import BlackHoleError, FabricTables, Packet
 from testbed.topology import Topology
 
@@ -54,8 +54,9 @@ def assert_all_pairs_connected(topology: Topology, fabric: FabricTables, ports: 
             assert tiers == sorted(tiers[:top]) + sorted(tiers[top:], reverse=True)
 
 
-def test_registry_knows_the_two_schemes_and_names_them() -> None:
-    assert {"ecmp", "static"} <= set(scheme_names())
+def test_registry_knows_the_schemes_and_names_them() -> None:
+    names = "adaptive disjoint e-ecmp ecmp flowlet path-pinning spray static te"
+    assert set(scheme_names()) >= set(names.split())
     with pytest.raises(ValueError, match=r"'ospf' is unknown; allowed: .*ecmp.*static"):
         create_scheme("ospf")
 
@@ -74,14 +75,14 @@ def test_bad_parameters_are_refused(scheme: str, parameters: dict[str, object]) 
         create_scheme(scheme, parameters)
 
 
-@pytest.mark.parametrize("scheme", ["ecmp", "static"])
+@pytest.mark.parametrize("scheme", scheme_names())
 @pytest.mark.parametrize("size", SIZES, ids=lambda size: "-".join(map(str, size.values())))
 def test_all_pairs_are_connected(leaf_spine: Build, scheme: str, size: dict[str, int]) -> None:
     topology = leaf_spine(**size)
     assert_all_pairs_connected(topology, tables(topology, scheme))
 
 
-@pytest.mark.parametrize("scheme", ["ecmp", "static"])
+@pytest.mark.parametrize("scheme", scheme_names())
 def test_three_tiers_go_up_and_down_once(three_tier: Build, scheme: str) -> None:
     topology = three_tier(pods=3, leaves=2, aggregations=2, cores=2, nics=2)
     fabric = tables(topology, scheme)
@@ -92,7 +93,7 @@ def test_three_tiers_go_up_and_down_once(three_tier: Build, scheme: str) -> None
     assert lengths == {2, 4, 6}
 
 
-@pytest.mark.parametrize("scheme", ["ecmp", "static"])
+@pytest.mark.parametrize("scheme", scheme_names())
 def test_packets_are_addressed_hop_by_hop(three_tier: Build, scheme: str) -> None:
     topology = three_tier(pods=2, leaves=1, aggregations=2, cores=2, nics=1)
     sender, receiver = topology.nic(0), topology.nic(1)
@@ -109,7 +110,7 @@ def test_packets_are_addressed_hop_by_hop(three_tier: Build, scheme: str) -> Non
     assert hops[-1].packet.eth_dst == receiver.mac
 
 
-@pytest.mark.parametrize("scheme", ["ecmp", "static"])
+@pytest.mark.parametrize("scheme", scheme_names())
 def test_unknown_addresses_are_dropped(leaf_spine: Build, scheme: str) -> None:
     topology = leaf_spine(leaves=2, spines=2, servers_per_leaf=2)
     fabric = tables(topology, scheme)
@@ -248,7 +249,7 @@ def test_static_uses_every_core_equally(three_tier: Build) -> None:
 # failed links
 
 
-@pytest.mark.parametrize("scheme", ["ecmp", "static"])
+@pytest.mark.parametrize("scheme", scheme_names())
 def test_failed_links_are_avoided_at_both_ends(leaf_spine: Build, scheme: str) -> None:
     topology = leaf_spine(leaves=3, spines=3, servers_per_leaf=2)
     failed = {"leaf1-spine2", "spine3-leaf2"}
@@ -256,8 +257,10 @@ def test_failed_links_are_avoided_at_both_ends(leaf_spine: Build, scheme: str) -
     fabric = FabricTables(topology, create_scheme(scheme).entries(topology, link_state=state))
     used = set()
     for source, destination in permutations(range(6), 2):
-        for port in range(50000, 50032):
-            used |= set(fabric.path_of(between(topology, source, destination, port)))
+        for number in range(32):
+            label = number if scheme_class(scheme).labelled else None
+            flow = between(topology, source, destination, 50000 + number)
+            used |= set(fabric.path_of(flow, label))
     assert not used & (failed | {"spine2-leaf1", "leaf2-spine3"})
     assert "leaf3-spine2" in used
 

@@ -11,6 +11,7 @@ import pytest
 
 from controllers import messages, sdn
 from controllers.entries import (
+    TAGGED,
     DecrementTtl,
     Drop,
     Entry,
@@ -18,8 +19,10 @@ from controllers.entries import (
     HashAlgorithm,
     HashFields,
     LoadRegister,
+    MoveVlanToRegister,
     Multipath,
     Output,
+    PopVlan,
     SetEthDst,
     SetEthSrc,
 )
@@ -118,6 +121,15 @@ def test_member_entry_matches_registers_in_its_table(datapath: Any) -> None:
     text = decode(messages.add(datapath, entry))
     assert "table:1" in text
     assert "reg0=0x2,reg1=0x5" in text
+
+
+def test_labels_are_read_and_removed(datapath: Any) -> None:
+    select = (LoadRegister(1, 5), MoveVlanToRegister(0, 6, 6), GotoTable(1))
+    text = decode(messages.add(datapath, Entry(0, 1, {}, select)))
+    assert "move:OXM_OF_VLAN_VID[6..11]->NXM_NX_REG0[0..5],goto_table:1" in text
+    match = {"eth_type": 0x0800, "ipv4_dst": "10.1.0.1/32", "vlan_vid": TAGGED}
+    text = decode(messages.add(datapath, Entry(0, 1033, match, (PopVlan(), Output(7)))))
+    assert "ip,vlan_tci=0x1000/0x1000,nw_dst=10.1.0.1 actions=pop_vlan,output:7" in text
 
 
 def test_drop_entry_has_no_instruction(datapath: Any) -> None:

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from controllers.entries import (
+    TAGGED,
     Action,
     DecrementTtl,
     Drop,
@@ -16,8 +17,10 @@ from controllers.entries import (
     HashAlgorithm,
     HashFields,
     LoadRegister,
+    MoveVlanToRegister,
     Multipath,
     Output,
+    PopVlan,
     SetEthDst,
 )
 from controllers.hashing import FiveTuple, flow_hash
@@ -98,6 +101,54 @@ def test_registers_and_rewritten_fields_are_seen_by_later_tables() -> None:
         entry(1, {}, LoadRegister(3, 7), SetEthDst("02:00:00:00:00:99"), GotoTable(2)),
         entry(1, {"reg3": 7, "eth_dst": "02:00:00:00:00:99"}, Output(5), table=2),
     ) == 5  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("vlan", "match", "matches"),
+    [
+        (None, {"vlan_vid": TAGGED}, False),
+        (0, {"vlan_vid": TAGGED}, True),
+        (77, {"vlan_vid": TAGGED}, True),
+        (77, {"vlan_vid": "0x104d/0x1fff"}, True),
+        (78, {"vlan_vid": "0x104d/0x1fff"}, False),
+        (None, {"vlan_vid": 0}, True),
+        (0, {"vlan_vid": 0}, False),
+    ],
+)
+def test_tags_are_matched(vlan: int | None, match: dict[str, int | str], matches: bool) -> None:
+    packet = replace(PACKET, vlan=vlan)
+    assert output_of(entry(1, match, Output(2)), packet=packet) == (2 if matches else None)
+
+
+@pytest.mark.parametrize(("first_bit", "value"), [(0, 0b001101), (6, 0b100001), (3, 0b001001)])
+def test_bits_of_a_tag_go_to_a_register(first_bit: int, value: int) -> None:
+    tagged = replace(PACKET, vlan=0b100001_001101)
+    for packet, expected in ((tagged, value), (PACKET, 0)):
+        move = MoveVlanToRegister(2, first_bit, 6)
+        after = SwitchTables(
+            [
+                entry(1, {}, move, GotoTable(1)),
+                *(entry(1, {"reg2": slot}, Output(slot + 1), table=1) for slot in range(64)),
+            ]
+        )
+        assert after.execute(packet, in_port=99)[1] == expected + 1
+
+
+def test_a_register_keeps_its_upper_bits() -> None:
+    assert output_of(
+        entry(1, {}, LoadRegister(2, 0xFFF), MoveVlanToRegister(2, 0, 6), GotoTable(1)),
+        entry(1, {"reg2": 0xFC0 | 5}, Output(9), table=1),
+        packet=replace(PACKET, vlan=5),
+    ) == 9  # fmt: skip
+
+
+def test_a_popped_tag_is_gone() -> None:
+    switch = SwitchTables([
+        entry(2, {"vlan_vid": TAGGED}, PopVlan(), GotoTable(1)),
+        entry(1, {"vlan_vid": 0}, Output(3), table=1),
+    ])  # fmt: skip
+    packet, port = switch.execute(replace(PACKET, vlan=5), in_port=1)
+    assert (packet.vlan, port) == (None, 3)
 
 
 @pytest.mark.parametrize("links", [1, 2, 3, 64])
