@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+from traffic.replay.check import check, collective_calls, message_edges, predecessors, progress
 from traffic.replay.trace import (
     WORLD,
     CollectiveType,
+    NodeKey,
     NodeKind,
     Trace,
     TraceError,
     TraceNode,
-    check,
     scaled,
 )
 
 __all__ = [
     "WORLD",
     "CollectiveType",
+    "NodeKey",
     "NodeKind",
     "Trace",
     "TraceError",
     "TraceNode",
     "check",
+    "collective_calls",
+    "message_edges",
+    "predecessors",
+    "progress",
     "scaled",
 ]

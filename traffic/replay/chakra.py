@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from traffic.replay import protobuf
+from traffic.replay.check import check
 from traffic.replay.files import decoded, read_file, unpacked
 from traffic.replay.trace import (
     WORLD,
@@ -23,7 +24,6 @@ from traffic.replay.trace import (
     Trace,
     TraceError,
     TraceNode,
-    check,
 )
 
 MICROSECOND = 1e-6

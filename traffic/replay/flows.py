@@ -13,9 +13,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from traffic.plan_builder import draw_uniform
+from traffic.replay.check import check
 from traffic.replay.files import decoded, unpacked
 from traffic.replay.flow_sizes import FlowSizes
-from traffic.replay.trace import NodeKind, Trace, TraceError, TraceNode, check
+from traffic.replay.trace import NodeKind, Trace, TraceError, TraceNode
 
 FLOW_LIMIT = 1_000_000
 """Flows of a file or of generated traffic."""

@@ -15,8 +15,9 @@ from enum import StrEnum
 from typing import Any
 from xml.parsers import expat
 
+from traffic.replay.check import check
 from traffic.replay.files import unpacked
-from traffic.replay.trace import NodeKind, Trace, TraceError, TraceNode, check
+from traffic.replay.trace import NodeKind, Trace, TraceError, TraceNode
 
 CHUNK_LIMIT = 4096
 """Chunks of a buffer; the runtime's own limits are far below."""

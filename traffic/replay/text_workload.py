@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+from traffic.replay.check import check
 from traffic.replay.files import decoded, unpacked
 from traffic.replay.trace import (
     WORLD,
@@ -26,7 +27,6 @@ from traffic.replay.trace import (
     Trace,
     TraceError,
     TraceNode,
-    check,
 )
 
 COMPUTE_UNIT = 1e-9
