@@ -74,7 +74,14 @@ def plan_routes(
     # Ports are chosen once, before anything fails: a running queue pair keeps its own.
     plan = _with_ports(plan, scheme.choose_source_ports(topology, list(_flows(topology, plan))))
     flows = list(_flows(topology, plan))
-    placed = [f for f in flows if senders is None or f.source_interface in senders]
+    moved = [_from_live_port(topology, flow, state) for flow in flows]
+    placed = [
+        after
+        for before, after in zip(flows, moved, strict=True)
+        if senders is None
+        or before.source_interface in senders
+        or after.source_interface in senders
+    ]
     entries = scheme.entries(topology, placed, state)
     tables = FabricTables(topology, entries)
     predictor = _Predictor(topology, plan, scheme, tables, state)
@@ -124,6 +131,19 @@ def _flow(topology: Topology, connection: Connection, *, reverse: bool, size: in
     return Flow(five_tuple, qp, nic.name, size, connection.index, reverse)
 
 
+def _live_ports(topology: Topology, flow: Flow, state: LinkState) -> list[str]:
+    """The sending NIC's ports that have a link, in the order in which a queue pair tries them."""
+    rank = topology.rank_of_address(flow.five_tuple.source_ip)
+    live = [port.name for port in topology.nic_ports(rank) if state.up(port)]
+    return sorted(live, key=lambda name: name != flow.source_interface)
+
+
+def _from_live_port(topology: Topology, flow: Flow, state: LinkState) -> Flow:
+    """The flow as it is after its NIC has seen its port go down."""
+    live = _live_ports(topology, flow, state)
+    return replace(flow, source_interface=live[0]) if live else flow
+
+
 @dataclass(frozen=True, slots=True)
 class _Predictor:
     """Asks the tables for the ways of a plan's packets."""
@@ -140,16 +160,12 @@ class _Predictor:
         That is the port it is planned on, unless that has no link or no route to the destination
         any more: then the queue pair migrates to another port of the NIC.
         """
-        rank = self.topology.rank_of_address(flow.five_tuple.source_ip)
-        names = [port.name for port in self.topology.nic_ports(rank)]
-        names.sort(key=lambda name: name != flow.source_interface)
-        for name in names:
-            if self.state.up(self.topology.interfaces[name]):
-                try:
-                    return self._ways(replace(flow, source_interface=name))
-                except BlackHoleError:
-                    if not self.state.failed:
-                        raise
+        for name in _live_ports(self.topology, flow, self.state):
+            try:
+                return self._ways(replace(flow, source_interface=name))
+            except BlackHoleError:
+                if not self.state.failed:
+                    raise
         return ()
 
     def _ways(self, flow: Flow) -> tuple[PlannedPath, ...]:
