@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from traffic.replay.check import check, collective_calls, message_edges, predecessors, progress
+from traffic.replay.load import TraceOptions, load_trace, trace_formats
 from traffic.replay.trace import (
     WORLD,
     CollectiveType,
@@ -22,10 +23,13 @@ __all__ = [
     "Trace",
     "TraceError",
     "TraceNode",
+    "TraceOptions",
     "check",
     "collective_calls",
+    "load_trace",
     "message_edges",
     "predecessors",
     "progress",
     "scaled",
+    "trace_formats",
 ]

@@ -3,7 +3,9 @@
 One file per rank. An ``.et`` file is a GlobalMetadata and then Node messages, each behind its
 length (schema/protobuf/et_def.proto of mlcommons/chakra, 0.0.4). Zero values are absent from it:
 no ``comm_type`` is ALL_REDUCE, no ``comm_dst`` is rank 0. The JSON form has the same nodes under
-``workload_graph`` (src/feeder/JSONNode.cpp). Times there are microseconds.
+``workload_graph`` (src/feeder/JSONNode.cpp). Times are microseconds. The size of a collective is
+that of a rank's input, as ASTRA-sim reads it (an all-gather's result is larger); the schema knows
+no root, the first rank of the group counts as one.
 """
 
 from __future__ import annotations
@@ -312,7 +314,6 @@ def _node(raw: _Raw, rank: int, compute_rate: float | None) -> TraceNode:
             collective=collective,
             size=0 if barrier else _number(raw, "comm_size", where, kind),
             group=_group_name(raw),
-            root=_number(raw, "root_rank", where, default=0),
             **common,
         )
     return TraceNode(

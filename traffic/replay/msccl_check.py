@@ -18,6 +18,9 @@ from traffic.replay.trace import TraceError
 Contribution = frozenset[tuple[int, int]]
 """The (GPU, input chunk) pairs whose data are combined in a chunk."""
 
+THREADBLOCK_LIMIT = 2048
+"""Threadblocks of all GPUs; a clock has an entry for each, and each has a clock."""
+
 _Clock = NDArray[np.int32]
 _Chunk = tuple[int, str, int]
 """(GPU, buffer, index)"""
@@ -105,13 +108,24 @@ class _Execution:
         self._blocks = [
             (g, t) for g, gpu in enumerate(algorithm.gpus) for t in range(len(gpu.threadblocks))
         ]
+        if len(self._blocks) > THREADBLOCK_LIMIT:
+            raise TraceError(
+                f"algorithm {algorithm.name}: {len(self._blocks)} threadblocks are too many to "
+                f"prove; at most {THREADBLOCK_LIMIT}"
+            )
         self._index = {block: i for i, block in enumerate(self._blocks)}
+        self._awaited = {
+            (self._index[g, step.waits_for[0]], step.waits_for[1])
+            for g, t in self._blocks
+            for step in algorithm.gpus[g].threadblocks[t].steps
+            if step.waits_for is not None
+        }
         self._next = [0] * len(self._blocks)
         self._clocks: list[_Clock] = [
             np.zeros(len(self._blocks), dtype=np.int32) for _ in self._blocks
         ]
         self._done: dict[tuple[int, int], _Clock] = {}
-        """(block, step) -> clock at its end"""
+        """(block, step) -> clock at its end, of steps that others wait for"""
         self._wires: dict[tuple[int, int, int], deque[_Message]] = defaultdict(deque)
         self.memory: dict[_Chunk, _Cell] = {}
         for g, gpu in enumerate(algorithm.gpus):
@@ -193,7 +207,8 @@ class _Execution:
             wire = self._wires[g, threadblock.send, threadblock.channel]
             wire.append(_Message(values, clock))
         self._clocks[block] = clock
-        self._done[block, number] = clock
+        if (block, number) in self._awaited:
+            self._done[block, number] = clock
         self._next[block] += 1
         return True
 

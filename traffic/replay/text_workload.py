@@ -82,6 +82,11 @@ class TextWorkload:
     layers: tuple[Layer, ...]
 
 
+def is_text_workload(data: bytes) -> bool:
+    """Whether unpacked data begin with the name of a parallelism, known or not."""
+    return re.match(rb"\s*[A-Z][A-Z_]+\b", data) is not None
+
+
 def parse_text_workload(data: bytes, *, compute_unit: float = COMPUTE_UNIT) -> TextWorkload:
     """The workload in a file, possibly gzipped. Raises TraceError that names the line."""
     lines = list(_lines(decoded(unpacked(data))))

@@ -18,6 +18,9 @@ NVLINK_RATE = 25 * GBYTE
 """One NVLink of the third and fourth generation (A100, H100), one direction (data sheets: 50 GB/s
 both ways; 18 links of an H100 give 900 GB/s)."""
 
+MAX_NVLINKS = 18
+"""Most NVLinks that a GPU has (data sheets of H100 and B200)."""
+
 PCIE_GEN3_X16 = 12 * GBYTE
 """What 16 lanes of PCIe 3.0 carry in practice (NCCL src/graph/topo.h: PCI_BW)."""
 
@@ -121,14 +124,17 @@ class ServerModel:
 
     @property
     def has_nvswitch(self) -> bool:
-        """Every pair of GPUs has the same, non-zero number of NVLinks: switches join them."""
-        pairs = {
-            links
-            for a, row in enumerate(self.nvlinks)
-            for b, links in enumerate(row)
-            if a != b
-        }  # fmt: skip
-        return len(pairs) == 1 and 0 not in pairs
+        """Whether the NVLinks go to switches rather than from GPU to GPU.
+
+        Then every pair has all the links of a GPU, more than a GPU has for all pairs together.
+        """
+        others = [[n for b, n in enumerate(row) if a != b] for a, row in enumerate(self.nvlinks)]
+        return len({n for row in others for n in row}) == 1 and sum(others[0]) > MAX_NVLINKS
+
+    def nvlink_total(self, gpu: int) -> float:
+        """Bit/s that a GPU can send to all others together over NVLinks."""
+        links = self.nvlinks[gpu]
+        return (max(links) if self.has_nvswitch else sum(links)) * self.nvlink_rate
 
     @cached_property
     def nic_of_gpu(self) -> tuple[int | None, ...]:

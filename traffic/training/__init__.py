@@ -12,7 +12,7 @@ from traffic.training.presets import (
     training_preset_names,
 )
 from traffic.training.shape import ModelShape, TrainingError
-from traffic.training.timeline import Timeline, exposed_communication, timeline
+from traffic.training.timeline import Timeline, exposed_communication, linearity, timeline
 
 __all__ = [
     "ModelShape",
@@ -25,6 +25,7 @@ __all__ = [
     "TrainingJob",
     "compute_rate",
     "exposed_communication",
+    "linearity",
     "published_job",
     "scaled_job",
     "timeline",

@@ -207,7 +207,7 @@ class _RankProgram:
         return self._p.rank(self._at.tp, self._at.dp, stage)
 
     def _message(self, iteration: int, micro_batch: int) -> dict[str, int]:
-        """Size and tag. The two directions never share a pair's order of ends."""
+        """Size and tag; forward and backward differ in who sends to whom."""
         tag = iteration * self._job.micro_batches + micro_batch
         return {"size": stage_transfer_bytes(self._job), "tag": tag}
 

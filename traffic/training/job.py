@@ -95,3 +95,8 @@ class TrainingJob:
     def iteration_tokens(self) -> int:
         """Tokens that an iteration of all ranks learns from."""
         return self.parallelism.dp * self.micro_batches * self.micro_batch_tokens
+
+    @property
+    def iteration_flops(self) -> float:
+        """FLOPs of an iteration of all ranks."""
+        return self.shape.iteration_flops(self.iteration_tokens)

@@ -19,8 +19,8 @@ from traffic.training.parallelism import Parallelism, RankOrder, Sharding
 from traffic.training.shape import ModelShape, TrainingError
 
 RANK_BYTES = 32 * 2**20
-"""Bytes that a rank of a scaled job sends per iteration unless told otherwise; some seconds of
-wall time on two cores."""
+"""Bytes that a rank of a scaled job sends per iteration unless told otherwise, within its server
+and beyond: seconds of wall time on two cores."""
 
 LAYERS_PER_STAGE = 2
 """Layers of a stage of a scaled job."""
@@ -119,6 +119,7 @@ def scaled_job(
     *,
     world_size: int,
     gpus_per_server: int,
+    pp: int | None = None,
     layers_per_stage: int = LAYERS_PER_STAGE,
     micro_batches: int | None = None,
     rank_bytes: int = RANK_BYTES,
@@ -127,10 +128,11 @@ def scaled_job(
     """A published job on ``world_size`` ranks, of whose servers each has ``gpus_per_server``.
 
     Tensor parallelism stays within a server; what is left is shared by pipeline stages and
-    replicas, stages at most as many. Two micro-batches per stage unless told otherwise. The
-    vocabulary shrinks as the layers do. The scale is such that the busiest rank sends about
-    ``rank_bytes`` per iteration, and at most 1, unless it is given, as for comparing different
-    numbers of ranks. Raises TrainingError.
+    replicas, stages at most as many unless ``pp`` is given. Two micro-batches per stage unless
+    told otherwise. The vocabulary shrinks as the layers do. The scale is such that the busiest
+    rank sends about ``rank_bytes`` per iteration, and at most 1, unless it is given. To compare
+    numbers of ranks, give the same ``pp``, ``micro_batches`` and ``scale``: then the model is the
+    same and only the replicas differ. Raises TrainingError.
     """
     published = published_job(name)
     if world_size < 1 or gpus_per_server < 1 or world_size % gpus_per_server:
@@ -141,7 +143,10 @@ def scaled_job(
         raise TrainingError(f"rank_bytes: {rank_bytes}; at least 1")
     tp = math.gcd(published.tp, gpus_per_server)
     rest = world_size // tp
-    pp = max(s for s in range(1, math.isqrt(rest) + 1) if rest % s == 0 and s <= published.pp)
+    if pp is None:
+        pp = max(s for s in range(1, math.isqrt(rest) + 1) if rest % s == 0 and s <= published.pp)
+    elif pp < 1 or rest % pp or pp > published.shape.layers:
+        raise TrainingError(f"pp: {pp}; allowed: divisors of {rest}, the ranks per tp rank")
     shape = published.shape
     layers = pp * min(layers_per_stage, max(1, shape.layers // pp))
     vocabulary = max(1, round(shape.vocabulary * layers / shape.layers))

@@ -43,6 +43,19 @@ def exposed_communication(trace: Trace, cost: Cost) -> float:
     return timeline(trace, cost).duration - timeline(trace, free).duration
 
 
+def linearity(throughput: float, ranks: int, base_throughput: float, base_ranks: int) -> float:
+    """Throughput per rank as a share of a smaller job's; 1 is perfect.
+
+    Throughputs in the same unit, as tokens or FLOPs per second. Raises ValueError.
+    """
+    if min(ranks, base_ranks) < 1 or min(throughput, base_throughput) <= 0:
+        raise ValueError(
+            f"linearity of {throughput} on {ranks} ranks against {base_throughput} on "
+            f"{base_ranks}; allowed: above 0"
+        )
+    return (throughput / ranks) / (base_throughput / base_ranks)
+
+
 def timeline(trace: Trace, cost: Cost = free) -> Timeline:
     """Start and end of every node. A collective begins when its last member has come to it.
 

@@ -109,6 +109,10 @@ def test_presets_have_the_published_nvlink_bandwidth():
     h100 = server_preset("dgx-h100")
     assert h100.gpu_rate(0, 1) / h100.network_rate(0) == pytest.approx(9, rel=0.05)
     assert h100.nic_of_gpu == tuple(range(8))
+    assert h100.nvlink_total(0) == h100.gpu_rate(0, 7)
+    quad = server_preset("hgx-a100-4gpu")  # no switches: 12 links to three others
+    assert not quad.has_nvswitch
+    assert quad.nvlink_total(0) == 3 * quad.gpu_rate(0, 1) == 300 * GBYTE
     v100 = server_preset("dgx-1v")
     assert not v100.has_nvswitch
     assert [sum(row) for row in v100.nvlinks] == [6] * 8

@@ -13,10 +13,13 @@ from traffic.training import (
     TrainingError,
     TrainingJob,
     compute_rate,
+    linearity,
     published_job,
     scaled_job,
+    timeline,
     training_preset_names,
 )
+from traffic.training.presets import sent_bytes
 from traffic.training.volumes import (
     activation_bytes,
     gradient_bytes,
@@ -128,17 +131,26 @@ def test_scaled_jobs_send_what_was_asked_for(name, world_size):
     trace = made.trace()
     assert trace.size_scale == trace.time_scale == made.scale
     # rounding up adds a byte per message at most
-    from traffic.training.presets import sent_bytes
-
     most = max(sent_bytes(trace, rank) for rank in range(world_size))
     assert most == pytest.approx(2**20, rel=0.01)
 
 
-def test_a_scale_can_be_shared_by_several_worlds():
-    first = scaled_job("llama3-8b", world_size=8, gpus_per_server=8)
-    second = scaled_job("llama3-8b", world_size=16, gpus_per_server=8, scale=first.scale)
-    assert second.scale == first.scale
-    assert second.job.shape == first.job.shape
+def test_worlds_are_compared_with_the_same_model_and_scale():
+    same = {"gpus_per_server": 4, "pp": 2, "micro_batches": 4, "scale": 1e-3}
+    worlds = (8, 16, 32)
+    made = [scaled_job("llama3-405b", world_size=size, **same) for size in worlds]
+    assert len({(m.scale, m.job.shape, m.job.parallelism.tp) for m in made}) == 1
+    assert [m.job.parallelism.dp for m in made] == [1, 2, 4]
+    # without communication the throughput per rank stays the same
+    throughput = [m.job.iteration_flops / timeline(m.trace()).duration for m in made]
+    for ranks, value in zip(worlds, throughput, strict=True):
+        assert linearity(value, ranks, throughput[0], 8) == pytest.approx(1)
+
+
+def test_linearity_is_throughput_per_rank_against_a_smaller_job():
+    assert linearity(30.0, 16, 20.0, 8) == pytest.approx(0.75)
+    with pytest.raises(ValueError, match="allowed: above 0"):
+        linearity(30.0, 16, 0.0, 8)
 
 
 @pytest.mark.parametrize(
@@ -161,6 +173,7 @@ def test_a_scale_can_be_shared_by_several_worlds():
         (lambda: compute_rate("h100", 1.5), "utilisation: 1.5"),
         (lambda: published_job("bert"), "unknown training job 'bert'; allowed: gpt3-175b"),
         (lambda: scaled_job("llama3-8b", world_size=6, gpus_per_server=4), "world_size: 6"),
+        (lambda: scaled_job("llama3-70b", world_size=8, gpus_per_server=4, pp=3), "pp: 3; .* of 2"),
         (
             lambda: scaled_job("llama3-8b", world_size=4, gpus_per_server=4, rank_bytes=0),
             "rank_bytes: 0",
