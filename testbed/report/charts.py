@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from testbed.report import findings
 from testbed.report.canvas import COLOURS, DPI, GREY, LIGHT, LINE_STYLES, Sheet, finish_time_axis
+from testbed.report.link_chart import link_chart, shows_links
 from testbed.report.quantities import format_quantity, in_words, scale_for
 from testbed.report.timeaxis import FoldedAxis
 from testbed.results import METRICS, PsnTrace, RunResult, VariantResult, atomic_write
@@ -45,6 +46,7 @@ def draw_charts(result: RunResult, run_dir: Path) -> dict[str, Path]:
     """Draw every chart that the result has data for; returns the PNG files by chart name."""
     charts: dict[str, Chart] = {
         "comparison": comparison_chart,
+        "links": link_chart,
         "psn": psn_chart,
         "queues": queue_chart,
         "completion": completion_chart,
@@ -66,7 +68,8 @@ def comparison_chart(result: RunResult) -> Any | None:
     if len(result.variants) < 2:
         return None
     columns = 4
-    rows = math.ceil(len(COMPARED) / columns)
+    metrics = compared_metrics(result)
+    rows = math.ceil(len(metrics) / columns)
     panel = 0.30 * len(result.variants) + 0.05
     sheet = Sheet.of(
         findings.comparison_finding(result),
@@ -74,12 +77,20 @@ def comparison_chart(result: RunResult) -> Any | None:
         columns=columns,
         height=rows * (panel + 0.4) + 0.15,
     )
-    for metric, ax in zip(COMPARED, sheet.panels(len(COMPARED)), strict=True):
+    for metric, ax in zip(metrics, sheet.panels(len(metrics)), strict=True):
         _bars(ax, metric, result.variants, first=ax.get_subplotspec().is_first_col())
     widest = min(max(len(variant.name) for variant in result.variants), NAME_COLUMNS)
     left = 0.025 + 0.0085 * widest
     sheet.place(left=left, right=0.985, hspace=0.4 / panel, wspace=0.12, bottom=0.12)
     return sheet.figure
+
+
+def compared_metrics(result: RunResult) -> list[str]:
+    """What the chart compares: bus bandwidth where it is a collective, link loads where they can
+    differ."""
+    speed = findings.speed_metric(result)
+    metrics = [speed if metric == "goodput" else metric for metric in COMPARED]
+    return [*metrics, "link_load_ratio"] if shows_links(result) else metrics
 
 
 def _bars(ax: Any, metric: str, variants: Sequence[VariantResult], *, first: bool) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from testbed.report.quantities import format_quantity, plural, three_digits
-from testbed.results import PortResult, RunResult, VariantResult
+from testbed.results import PortResult, RunResult, VariantResult, links
 
 TIE = 0.01
 """Relative difference up to which two values count as equal; below what one run can tell."""
@@ -27,19 +27,27 @@ MOST = 0.5
 def comparison_finding(result: RunResult) -> str:
     """How much gets through and what each variant sends again."""
     names = [variant.name for variant in result.variants]
-    goodputs = [_number(variant, "goodput") for variant in result.variants]
+    metric = speed_metric(result)
+    speed = {"goodput": "Goodput", "busbw": "Bus bandwidth"}[metric]
+    speeds = [_number(variant, metric) for variant in result.variants]
     if len(names) == 1:
         drops = int(_number(result.variants[0], "dropped_packets") or 0)
         again = _number(result.variants[0], "retransmitted_bytes")
         return (
-            f"Goodput is {format_quantity(goodputs[0], 'bit/s')}; {plural(drops, 'packet')} "
+            f"{speed} is {format_quantity(speeds[0], 'bit/s')}; {plural(drops, 'packet')} "
             f"dropped, {format_quantity(again, 'B')} sent again"
         )
     resent = [_number(variant, "retransmitted_bytes") for variant in result.variants]
     return (
-        f"{_contrast('Goodput is', names, goodputs, 'bit/s')}; "
+        f"{_contrast(f'{speed} is', names, speeds, 'bit/s')}; "
         f"{_contrast('retransmissions take', names, resent, 'B')}"
     )
+
+
+def speed_metric(result: RunResult) -> str:
+    """How fast it was, by its metric: bus bandwidth where every variant ran a collective."""
+    collective = all(_number(variant, "busbw") is not None for variant in result.variants)
+    return "busbw" if collective else "goodput"
 
 
 def queue_finding(result: RunResult) -> str:
@@ -97,6 +105,48 @@ def completion_finding(result: RunResult) -> str:
         f"{_contrast('The median flow takes', names, medians, 's')}; "
         f"{_contrast('the slowest takes', names, slowest, 's')}"
     )
+
+
+def link_finding(result: RunResult) -> str:
+    """How unevenly the up links are loaded and how many stay idle, tier by tier."""
+    parts = []
+    for lower, upper, metric, what in (
+        (1, 2, "link_load_ratio", "up link"),
+        (2, 3, "core_link_load_ratio", "core link"),
+    ):
+        known = [v for v in result.variants if _number(v, metric) is not None]
+        if known:
+            ratios = [_number(variant, metric) or 0.0 for variant in known]
+            parts.append(_link_clause(what, known, ratios, lower, upper))
+    sentence = "; ".join(parts)
+    return sentence[:1].upper() + sentence[1:]
+
+
+def _link_clause(
+    what: str, variants: Sequence[VariantResult], ratios: Sequence[float], lower: int, upper: int
+) -> str:
+    low, high = min(ratios), max(ratios)
+    best, worst = variants[ratios.index(low)], variants[ratios.index(high)]
+    idle = _idle_links(worst, lower, upper, what)
+    busiest = f"the busiest {what} carries {_times(high)} the mean"
+    if len(variants) == 1:
+        return f"{idle} and {busiest}" if idle else busiest
+    if is_tie(low, high):
+        return f"{busiest} with {_all_of(len(variants))}"
+    idle = f" ({idle})" if idle else ""
+    return f"{busiest} with {worst.name}{idle}, {_times(low)} with {best.name}"
+
+
+def _times(ratio: float) -> str:
+    return f"{three_digits(ratio)} times"
+
+
+def _idle_links(variant: VariantResult, lower: int, upper: int, what: str) -> str:
+    """ "7 of 16 up links stay idle", or nothing."""
+    ports = links(variant, lower, upper)
+    idle = sum(not port.data_bytes for port in ports)
+    stay = "stays" if idle == 1 else "stay"
+    return f"{idle} of {plural(len(ports), what)} {stay} idle" if idle else ""
 
 
 def waiting_finding(result: RunResult) -> str:

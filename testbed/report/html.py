@@ -9,6 +9,7 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from testbed.report import findings, tables
+from testbed.report.grid import grid_lines, grid_of
 from testbed.report.quantities import format_quantity, plural
 from testbed.results import RunResult
 
@@ -20,6 +21,11 @@ _CHARTS = {
     "comparison": (
         findings.comparison_finding,
         "Each panel has its own scale, from 0 to the largest bar.",
+    ),
+    "links": (
+        findings.link_finding,
+        "Bytes of requests on each link that an equal-cost path of some flow leads through, by "
+        "switch. A cross is a link that carried none.",
     ),
     "psn": (
         findings.psn_finding,
@@ -49,6 +55,7 @@ def render(result: RunResult, charts: Mapping[str, Path]) -> str:
     )
     environment.globals.update(quantity=format_quantity, plural=plural)
     by_name = {variant.name: variant for variant in result.variants}
+    grid = grid_of(result)
     sentences = [make(result) for name, (make, _) in _CHARTS.items() if _told(name, charts)]
     sentences.append(findings.waiting_finding(result))
     return environment.get_template(TEMPLATE).render(
@@ -64,6 +71,8 @@ def render(result: RunResult, charts: Mapping[str, Path]) -> str:
             for name, (make, explanation) in _CHARTS.items()
         },
         comparison=tables.comparison(result),
+        grid=grid,
+        grid_lines=grid_lines(grid, tables.comparison(result), result) if grid else [],
         variants=tables.variants(result),
         parameters=tables.what_was_run(result),
         ledgers={
@@ -75,6 +84,7 @@ def render(result: RunResult, charts: Mapping[str, Path]) -> str:
             for name, variant in by_name.items()
         },
         rules={name: tables.fidelity_rules(variant) for name, variant in by_name.items()},
+        faults={name: tables.faults(v) for name, v in by_name.items() if v.faults},
         flows={name: tables.flows(v, limit=FLOW_LIMIT) for name, v in by_name.items()},
         ports={name: tables.ports(v, limit=PORT_LIMIT) for name, v in by_name.items()},
         environment=tables.environment(result),

@@ -9,7 +9,14 @@ from typing import Any
 from testbed.fidelity import FidelityRule
 from testbed.report.findings import is_tie
 from testbed.report.quantities import MISSING, format_quantity, in_words, three_digits
-from testbed.results import METRICS, MetricInfo, MetricValue, RunResult, VariantResult
+from testbed.results import (
+    METRICS,
+    FlowResult,
+    MetricInfo,
+    MetricValue,
+    RunResult,
+    VariantResult,
+)
 
 ALWAYS_SHOWN = (
     "completion_time_median", "completion_time_max", "goodput", "dropped_packets",
@@ -82,7 +89,7 @@ def flows(variant: VariantResult, *, limit: int) -> Table:
             f"{flow.naks:,}",
             f"{flow.timeouts:,}",
             flow.status.removeprefix("IBV_WC_"),
-            " ".join(flow.path) or MISSING,
+            _path(flow),
         ]
         for flow in ordered[:limit]
     ]
@@ -91,6 +98,26 @@ def flows(variant: VariantResult, *, limit: int) -> Table:
         "status", "path",
     )  # fmt: skip
     return Table(header, rows, frozenset({0, *range(2, 9)}), max(0, len(ordered) - limit))
+
+
+def _path(flow: FlowResult) -> str:
+    others = len(flow.paths) - 1
+    return (" ".join(flow.path) or MISSING) + (f", and {others:,} more" if others > 0 else "")
+
+
+def faults(variant: VariantResult) -> Table:
+    """What failed, and what the fabric did about it."""
+    rows = [
+        [
+            format_quantity(fault.time, "s"),
+            fault.what,
+            fault.subject or MISSING,
+            ", ".join(fault.links) or MISSING,
+            f"{fault.flushed_packets:,}",
+        ]
+        for fault in variant.faults
+    ]
+    return Table(("time", "what", "where", "links", "packets flushed"), rows, frozenset({0, 4}))
 
 
 def ports(variant: VariantResult, *, limit: int) -> Table:

@@ -13,11 +13,14 @@ from typing import TYPE_CHECKING
 
 from testbed.fidelity import Verdict
 from testbed.report import findings, tables
+from testbed.report.grid import Grid, GridLine, grid_lines, grid_of
+from testbed.report.link_chart import shows_links
 from testbed.report.tables import ComparisonRow
 from testbed.results import RunResult
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
 COLUMNS = 80
 _COLUMN_GAP = 3
@@ -36,8 +39,13 @@ def print_summary(result: RunResult, report: os.PathLike[str] | None, console: C
     names = [variant.name for variant in result.variants]
     # A terminal's table has a blank column at either side.
     width = min(console.width, COLUMNS) - 2 if console.is_terminal else COLUMNS
-    for chunk in _columns_that_fit(names, rows, width):
-        _print_comparison(names, rows, chunk, console)
+    chunks = list(_columns_that_fit(names, rows, width))
+    grid = grid_of(result) if len(chunks) > 1 else None
+    if grid is not None:
+        _print_grid(grid, grid_lines(grid, rows, result), console)
+    else:
+        for chunk in chunks:
+            _print_comparison(names, rows, chunk, console)
     _print_causes(result, console)
     if result.expectations:
         _print_expectations(result, console)
@@ -68,16 +76,9 @@ def _columns_that_fit(
 def _print_comparison(
     names: Sequence[str], rows: Sequence[ComparisonRow], chunk: range, console: Console
 ) -> None:
-    from rich import box
-    from rich.table import Table
     from rich.text import Text
 
-    table = Table(
-        box=box.SIMPLE_HEAD if console.is_terminal else None,
-        pad_edge=False,
-        padding=(0, _COLUMN_GAP - 1 if console.is_terminal else _COLUMN_GAP, 0, 0),
-        header_style="bold",
-    )
+    table = _table(console)
     table.add_column("", no_wrap=True)
     for i in chunk:
         table.add_column(Text(names[i]), justify="right", overflow="fold")
@@ -89,9 +90,44 @@ def _print_comparison(
         console.print()
 
 
+def _print_grid(grid: Grid, lines: Sequence[GridLine], console: Console) -> None:
+    """Variants that are combinations: only metrics that differ; the report has all of them."""
+    from rich.text import Text
+
+    table = _table(console)
+    table.add_column("", no_wrap=True)
+    table.add_column(Text(grid.row_name), overflow="fold")
+    for name in grid.columns:
+        table.add_column(Text(name), justify="right", overflow="fold")
+    for line in lines:
+        cells = [
+            Text(cell, style="bold green" if i == line.best else "")
+            for i, cell in enumerate(line.cells)
+        ]
+        table.add_row(Text(line.label), Text(line.row), *cells)
+    console.print(table)
+    if not console.is_terminal:
+        console.print()
+
+
+def _table(console: Console) -> Table:
+    from rich import box
+    from rich.table import Table
+
+    return Table(
+        box=box.SIMPLE_HEAD if console.is_terminal else None,
+        pad_edge=False,
+        padding=(0, _COLUMN_GAP - 1 if console.is_terminal else _COLUMN_GAP, 0, 0),
+        header_style="bold",
+    )
+
+
 def _print_causes(result: RunResult, console: Console) -> None:
     """Why it took so long, after the table that says how long."""
-    for sentence in (findings.queue_finding(result), findings.waiting_finding(result)):
+    sentences = [findings.queue_finding(result), findings.waiting_finding(result)]
+    if shows_links(result):
+        sentences.insert(0, findings.link_finding(result))
+    for sentence in sentences:
         if sentence:
             _say(textwrap.fill(f"{sentence}.", COLUMNS, break_on_hyphens=False), console)
     console.print()

@@ -14,6 +14,11 @@ from datetime import UTC, datetime, timedelta
 
 import numpy as np
 
+from controllers.planning.catalogue import leaf_spine
+from controllers.planning.fabric import ArrayFabric
+from controllers.planning.flows import make_flows
+from controllers.planning.placement import RoutedFabric
+from controllers.planning.schemes import create_planner
 from testbed.fidelity import FidelityMeasurements, Lateness, LinkRate, judge
 from testbed.ledger import Count, NicCounters, PortCounters, TrafficClass, build_ledger
 from testbed.results import (
@@ -368,3 +373,58 @@ def run_result(
             ),
         ],
     )  # fmt: skip
+
+
+def routed_result(
+    schemes: dict[str, str], *, fabric: ArrayFabric | None = None, recoveries: tuple[str, ...] = ()
+) -> RunResult:
+    """Variants whose link loads come from planning: name -> scheme; times each of ``recoveries``.
+
+    All else is that of a small incast, so only loads, overrides and names mean anything.
+    """
+    plain = run_result(senders=3, packets=64, limit=200_000)
+    fabric = fabric or leaf_spine("leaf-spine", leaves=4, spines=4, gpus_per_leaf=8)
+    flows = make_flows(fabric, "shift", gpus=fabric.nics, qps=1, seed=2)
+    variants = []
+    for name, scheme in schemes.items():
+        placement = create_planner(scheme, seed=2).place(RoutedFabric.of(fabric), flows)
+        ports = routed_ports(fabric, placement.loads)
+        for index, recovery in enumerate(recoveries or ("",)):
+            overrides = {"routing.scheme": scheme} | (
+                {"nic.recovery": recovery} if recovery else {}
+            )
+            variant = plain.variants[index % 2].model_copy(
+                update={
+                    "name": f"{name}-{recovery}" if recovery else name,
+                    "overrides": overrides,
+                    "ports": [*plain.variants[0].ports[:1], *ports],
+                }
+            )
+            variants.append(variant.model_copy(update={"metrics": compute_metrics(variant)}))
+    return plain.model_copy(update={"variants": variants, "expectations": []})
+
+
+def routed_ports(fabric: ArrayFabric, loads: np.ndarray) -> list[PortResult]:
+    """The switches' ports to each other, named as a topology names them; 8 MiB per flow."""
+    stems = {1: "leaf", 2: "spine", 3: "core"}
+    first = {tier: int(np.argmax(fabric.tiers == tier)) for tier in stems}
+
+    def name(switch: int) -> str:
+        tier = int(fabric.tiers[switch])
+        return f"{stems[tier]}{switch - first[tier] + 1}"
+
+    ports = []
+    for edge in range(2 * fabric.links):
+        link = edge % fabric.links
+        ends = [int(fabric.lower[link]), int(fabric.upper[link])]
+        source, target = ends if edge < fabric.links else reversed(ends)
+        carried = int(loads[edge] / RATE * (8 << 20))
+        ports.append(
+            PortResult(
+                interface=f"{name(source)}-{name(target)}", rate=RATE, on_path=True,
+                tiers=(int(fabric.tiers[source]), int(fabric.tiers[target])),
+                enqueued_bytes=carried, dequeued_bytes=carried, data_bytes=carried,
+                enqueued_packets=carried // FRAME, dequeued_packets=carried // FRAME,
+            )
+        )  # fmt: skip
+    return ports
