@@ -426,8 +426,10 @@ def _collective(m: Measurements, flows: list[FlowResult]) -> CollectiveResult | 
         return None
     parts = [flows[flow.index] for flow in workload.collective_flows(m.plan)]
     finishes = [flow.finish for flow in parts if flow.finish is not None]
-    span = max(finishes, default=m.end_time) - min((flow.start for flow in parts), default=0.0)
-    if not span > 0 or not math.isfinite(span):
+    if len(finishes) < len(parts) or not parts:
+        return None  # what did not come to its end has no time
+    span = max(finishes) - min(flow.start for flow in parts)
+    if not span > 0:
         return None
     reference = workload.reference(m.plan)
     return CollectiveResult(
