@@ -2,11 +2,11 @@
 
 ``split`` cuts every message into a part per queue pair: each link gets its share of each message,
 at the price of more and shorter messages, each with headers and an ACK of its own. ``round-robin``
-sends whole messages in turn. Meta tried both and runs the second (Gangidi et al., SIGCOMM 2024,
-5.3); NCCL has both (NCCL_IB_SPLIT_DATA_ON_QPS). ``least-outstanding`` sends each message on the
-queue pair with the fewest bytes in work requests that have not completed (HPN, Qian et al.,
-SIGCOMM 2024, 6.2), and so less on a slow path; there the receiver learns only from immediate data
-which message came on which queue pair.
+sends whole messages in turn. Meta tried both and runs the second (Gangidi et al., SIGCOMM 2024);
+NCCL has both (NCCL_IB_SPLIT_DATA_ON_QPS). ``least-outstanding`` sends each message on the queue
+pair with the fewest bytes in work requests that have not completed (HPN, Qian et al., SIGCOMM
+2024), and so less on a slow path; there the receiver learns only from immediate data which message
+came on which queue pair.
 """
 
 from __future__ import annotations

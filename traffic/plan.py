@@ -78,8 +78,8 @@ class SourcePortPolicy(StrEnum):
 class MessageStrategy(StrEnum):
     """How the messages of a connection are spread over its queue pairs.
 
-    The first two are those of Meta (Gangidi et al., SIGCOMM 2024, 5.3) and of NCCL
-    (NCCL_IB_SPLIT_DATA_ON_QPS), the third that of HPN (Qian et al., SIGCOMM 2024, 6.2).
+    The first two are those of Meta (Gangidi et al., SIGCOMM 2024) and of NCCL
+    (NCCL_IB_SPLIT_DATA_ON_QPS), the third that of HPN (Qian et al., SIGCOMM 2024).
     """
 
     SPLIT = "split"

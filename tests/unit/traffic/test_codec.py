@@ -330,6 +330,37 @@ def test_what_is_stamped_is_parsed_again(packets):
         assert bytes(packet.payload) == payload
 
 
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([49152, 50000, 65535]), st.sampled_from([0, 8, 64])), min_size=2
+    )
+)
+def test_ports_in_turn_give_the_frames_that_a_template_of_each_port_gives(packets):
+    cycling = template(0x11)
+    for psn, (port, length) in enumerate(packets):
+        cycling.source_port = port
+        assert cycling.source_port == port
+        stamped = bytes(cycling.stamp(0x04, psn, b"", bytes(length)))
+        assert stamped == bytes(
+            template(0x11, source_port=port).stamp(0x04, psn, b"", bytes(length))
+        )
+
+
+def test_a_migrated_sender_sets_migreq_and_another_next_hop():
+    """MigReq is bit 6 of the BTH's second byte, covered by the ICRC; MAC addresses are not."""
+    stamper = template(0x11)
+    before = bytes(stamper.stamp(0x04, 1, b"", b"abcd"))
+    stamper.migrated, stamper.dest_mac = True, "02:01:00:00:00:07"
+    assert (stamper.migrated, stamper.dest_mac) == (True, "02:01:00:00:00:07")
+    after = bytes(stamper.stamp(0x04, 1, b"", b"abcd"))
+    assert after[:6] == bytes.fromhex("020100000007")
+    assert after[43] == before[43] | 0x40
+    assert compute_icrc(after[14:-4]) == int.from_bytes(after[-4:], "little")
+    assert parse(after) is not None
+    differing = {i for i, (a, b) in enumerate(zip(before, after, strict=True)) if a != b}
+    assert differing - set(range(6)) - set(range(len(after) - 4, len(after))) == {43}
+
+
 def test_pad_bytes_are_zero_whatever_was_there_before():
     stamper = template(0x11)
     stamper.stamp(0x04, 1, b"", b"\xff" * 8)
