@@ -257,17 +257,30 @@ class Fabric:
                     f"link set {interface.name} up",
                     f"neigh add {gateway} lladdr {router} dev {interface.name} nud permanent",
                 ]
-            first = self.topology.interfaces_of(server.name)[0]
-            lines.append(
-                f"route add 10.0.0.0/8 via {_gateway(first)} dev {first.name} onlink "
-                f"src {first.address} mtu {ROCE_MTU}"
-            )
+            lines += self._kernel_routes(server.name)
             with network_namespace_of(self.pid_of(server.name)):
                 for scope in ("all", "default"):
                     switch = Path(f"/proc/sys/net/ipv6/conf/{scope}/disable_ipv6")
                     if switch.exists():
                         switch.write_text("1")
                 self._ip_batch(lines)
+
+    def _kernel_routes(self, server: str) -> list[str]:
+        """A server's way into each network that it has a NIC on: by its first NIC there.
+
+        For programs that use sockets; networks are several with a front end, or on rails alone.
+        """
+        lines = []
+        covered: set[str] = set()
+        for interface in self.topology.interfaces_of(server):
+            reached = self.topology.prefixes_from(interface.peer_node)
+            for prefix in sorted(reached - covered) if covered else ["10.0.0.0/8"]:
+                lines.append(
+                    f"route add {prefix} via {_gateway(interface)} dev {interface.name} onlink "
+                    f"src {interface.address} mtu {ROCE_MTU}"
+                )
+            covered |= reached
+        return lines
 
     def _make_ports(self) -> None:
         if self.label_engine:

@@ -164,6 +164,14 @@ class Topology:
         """Whether a path leads from one rank's first NIC port to another's."""
         return self._switches_between(self.leaf_of(source), self.leaf_of(destination)) is not None
 
+    def prefixes_from(self, leaf: str) -> frozenset[str]:
+        """The prefixes of all leaves that a path leads to from one."""
+        return frozenset(
+            prefix
+            for other, prefix in self.prefixes.items()
+            if self._switches_between(leaf, other) is not None
+        )
+
     def switch_hops(self, source: int, destination: int) -> int:
         """Number of switches on a shortest up/down path between two ranks' first NIC ports.
 

@@ -150,6 +150,8 @@ def test_roles_planes_and_groups():
 def test_networks_that_are_not_joined():
     topology = dual_homed()
     assert topology.connected(0, 2) and not topology.connected(0, 3)
+    assert topology.prefixes_from("leaf2") == {"10.1.0.0/16"}
+    assert topology.prefixes_from("leaf3") == {"10.3.0.0/16"}
     with pytest.raises(TopologyError, match="no path leads from rank 3 to rank 1"):
         topology.switch_hops(3, 1)
 
