@@ -97,22 +97,7 @@ class Hpn(TopologyKind):
         _check(p, sizes)
         builder = TopologyBuilder(self.name, hop_latency=p.hop_latency, nic_latency=p.nic_latency)
         tors = _add_tors(builder, p, sizes)
-        spines = [
-            [
-                [
-                    builder.switch(
-                        "spine",
-                        tier=2,
-                        index=pod * p.spines + plane * sizes.spines + i,
-                        plane=plane,
-                        group=f"pod{pod + 1}",
-                    )
-                    for i in range(sizes.spines)
-                ]
-                for plane in range(sizes.planes)
-            ]
-            for pod in range(p.pods)
-        ]
+        spines = _add_spines(builder, p, sizes)
         cores = [
             [
                 builder.switch("core", tier=3, index=plane * sizes.cores + i, plane=plane)
@@ -123,24 +108,38 @@ class Hpn(TopologyKind):
         _add_servers(builder, p, tors)
         down = p.servers_per_segment * p.link_rate / sizes.tors
         up = uplink_rate(down=down, links=sizes.spines, oversubscription=p.tor_oversubscription)
-        below = p.segments * p.gpus_per_server * sizes.tors // sizes.planes
         for pod in range(p.pods):
             for plane in range(sizes.planes):
-                ours = [
-                    tor
-                    for tor_set in tors[pod]
-                    for k, tor in enumerate(tor_set)
-                    if k % sizes.planes == plane
-                ]
+                ours = [tor for tor_set in tors[pod] for tor in tor_set[plane :: sizes.planes]]
                 full_mesh(builder, ours, spines[pod][plane], up)
                 if sizes.cores:
                     core_rate = uplink_rate(
-                        down=below * up,
+                        down=len(ours) * up,
                         links=sizes.cores,
                         oversubscription=p.core_oversubscription,
                     )
                     full_mesh(builder, spines[pod][plane], cores[plane], core_rate)
         return builder.build()
+
+
+def _add_spines(builder: TopologyBuilder, p: HpnParameters, sizes: _Sizes) -> list[list[list[str]]]:
+    """Pod -> plane -> its aggregation switches."""
+    return [
+        [
+            [
+                builder.switch(
+                    "spine",
+                    tier=2,
+                    index=pod * p.spines + plane * sizes.spines + i,
+                    plane=plane,
+                    group=f"pod{pod + 1}",
+                )
+                for i in range(sizes.spines)
+            ]
+            for plane in range(sizes.planes)
+        ]
+        for pod in range(p.pods)
+    ]
 
 
 def _add_tors(builder: TopologyBuilder, p: HpnParameters, sizes: _Sizes) -> list[list[list[str]]]:
