@@ -24,6 +24,14 @@ class Tree:
             order += self.children[rank]
         return order
 
+    @property
+    def depth(self) -> int:
+        """Edges from the root to the rank that is furthest from it."""
+        level = [0] * len(self.parent)
+        for rank in self.top_down()[1:]:
+            level[rank] = level[self.parent[rank]] + 1
+        return max(level)
+
     def relabelled(self, names: list[int]) -> Tree:
         """The same tree with rank ``names[i]`` in the place of rank i."""
         parent = [-1] * len(names)

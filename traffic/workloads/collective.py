@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from functools import lru_cache
 from itertools import pairwise
 from typing import Annotated, Any, Literal
@@ -16,7 +17,6 @@ from traffic.collectives.choice import DEFAULT_TABLE, AlgorithmRule
 from traffic.collectives.expected import evaluate, output_expressions
 from traffic.collectives.lowering import buffer_offsets, lower
 from traffic.collectives.request import (
-    Chunking,
     Collective,
     CollectiveRequest,
     ScheduleError,
@@ -38,9 +38,6 @@ from traffic.plan_builder import PlanBuilder, draw_uniform
 from traffic.workloads.base import Reference, Workload, members, register_workload
 
 AUTOMATIC = "auto"
-
-_MESSAGES_IN_FLIGHT = 8
-"""Of a connection, with a chunk size of the user's own: NCCL_STEPS."""
 
 
 class AlgorithmRuleParameters(BaseModel):
@@ -75,8 +72,14 @@ class CollectiveParameters(WorkloadParameters):
     )
     chunk: Annotated[Size, Field(gt=0, le=MAX_MESSAGE_BYTES)] | None = Field(
         None,
-        description="largest message of a pipelined algorithm, 8 of them in flight; default: as "
-        "NCCL has it for the algorithm",
+        description="largest message of a pipelined algorithm; default: as NCCL has it for the "
+        "algorithm",
+    )
+    in_flight: int | None = Field(
+        None,
+        ge=1,
+        description="messages that a connection may have under way; default: 8, as NCCL_STEPS, or "
+        "4 on rings, whose messages are two steps long",
     )
     root: int = Field(0, ge=0, description="position among the ranks of the one that is special")
     ranks: tuple[int, ...] | None = Field(
@@ -161,9 +164,6 @@ def schedule_of(p: CollectiveParameters, ranks: int, seed: int) -> Schedule:
     elif p.collective is Collective.ALL_TO_ALLV:
         counts = _counts(elements, ranks, p.imbalance, seed)
         elements = largest_buffer(counts)
-    chunking = None
-    if p.chunk is not None:
-        chunking = Chunking(p.chunk, slices_per_chunk=1, messages_in_flight=_MESSAGES_IN_FLIGHT)
     request = CollectiveRequest(
         collective=p.collective,
         ranks=ranks,
@@ -172,10 +172,15 @@ def schedule_of(p: CollectiveParameters, ranks: int, seed: int) -> Schedule:
         root=p.root,
         channels=p.channels,
         gpus_per_server=p.gpus_per_server,
-        chunking=chunking,
         counts=counts,
     )
-    return create_algorithm(_algorithm(p)).schedule(request)
+    algorithm = create_algorithm(_algorithm(p))
+    chunking = algorithm.chunking_of(request)
+    if p.chunk is not None:
+        chunking = replace(chunking, slice_bytes=p.chunk, slices_per_chunk=1)
+    if p.in_flight is not None:
+        chunking = replace(chunking, messages_in_flight=p.in_flight)
+    return algorithm.schedule(replace(request, chunking=chunking))
 
 
 def _algorithm(p: CollectiveParameters) -> str:

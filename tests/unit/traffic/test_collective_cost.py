@@ -164,6 +164,7 @@ def test_default_table_knows_every_collective():
 def test_choice_by_size_and_servers():
     assert DEFAULT_TABLE.choose(Collective.ALL_REDUCE, 2**10) == "double-binary-tree"
     assert DEFAULT_TABLE.choose(Collective.ALL_REDUCE, 2**30) == "ring"
+    assert DEFAULT_TABLE.choose(Collective.BROADCAST, 2**20) == "binary-tree"
     assert DEFAULT_TABLE.choose(Collective.ALL_TO_ALL, 2**20) == "direct"
     assert DEFAULT_TABLE.choose(Collective.ALL_TO_ALL, 2**20, gpus_per_server=8) == "pxn"
 
@@ -173,5 +174,6 @@ def test_rules_can_be_put_before_the_default():
     table = DEFAULT_TABLE.overridden(mine)
     assert table.choose(Collective.ALL_REDUCE, 2**20) == "hierarchical"
     assert table.choose(Collective.ALL_REDUCE, 2**20 + 1) == "ring"
+    assert table.choose(Collective.BROADCAST, 2**20) == "binary-tree"
     with pytest.raises(ScheduleError, match="no rule for gather of 5 bytes"):
         AlgorithmTable(mine).choose(Collective.GATHER, 5)

@@ -21,13 +21,6 @@ SECOND = [
 ]  # fmt: skip
 
 
-def depth(tree: Tree) -> int:
-    level = {tree.root: 0}
-    for rank in tree.top_down():
-        level.update(dict.fromkeys(tree.children[rank], level[rank] + 1))
-    return max(level.values())
-
-
 def check(tree: Tree) -> None:
     """Parents and children agree, and the root reaches everybody once."""
     ranks = len(tree.parent)
@@ -49,7 +42,7 @@ def test_double_binary_tree(ranks):
     for tree in trees:
         check(tree)
         assert all(len(children) <= 2 for children in tree.children)
-        assert depth(tree) <= ranks.bit_length()
+        assert tree.depth <= ranks.bit_length()
     assert [tree.root for tree in trees] == [0, ranks - 1 if ranks % 2 == 0 else 1]
     both = [rank for rank in range(ranks) if all(tree.children[rank] for tree in trees)]
     if ranks % 2 == 0:
@@ -66,7 +59,7 @@ def test_rotated_trees_have_any_root(root):
     tree = rotated(binary_tree(7), root)
     check(tree)
     assert tree.root == root
-    assert depth(tree) == depth(binary_tree(7))
+    assert tree.depth == binary_tree(7).depth
 
 
 @pytest.mark.parametrize("servers", [1, 2, 3, 8])
@@ -84,4 +77,4 @@ def test_chains_inside_servers(servers, gpus):
         # servers are connected on one rail only, by as many edges as a tree needs
         assert len(between) == servers - 1
         assert all(rank % gpus == parent % gpus == head for rank, parent in between)
-        assert depth(tree) == depth(binary_tree(servers)) + gpus - 1
+        assert tree.depth == binary_tree(servers).depth + gpus - 1

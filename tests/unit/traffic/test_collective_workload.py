@@ -126,6 +126,8 @@ def test_bytes_on_the_wire_are_the_closed_form():
 def test_messages_are_posted_in_order_and_not_too_many(collective, algorithm):
     """On every connection, whatever the order in which other work is completed."""
     plan = plan_of(5, collective=collective, algorithm=algorithm, size=4000, chunk=64, root=2)
+    schedule = schedule_of(plan.parameters, 5, plan.seed)
+    window = schedule.chunking.messages_in_flight
     for rank, ops in enumerate(plan.ops):
         executor = RankExecutor(plan, rank)
         executor.start(0.0)
@@ -138,7 +140,7 @@ def test_messages_are_posted_in_order_and_not_too_many(collective, algorithm):
                     tags = posted.setdefault(op.connection, [])
                     assert op.tag == len(tags)
                     tags.append(op.op_id)
-                    assert len(tags) - completed.get(op.connection, 0) <= 8
+                    assert len(tags) - completed.get(op.connection, 0) <= window
                 else:
                     others.append(op.op_id)
             # the latest first, as unlike the order of posting as can be
@@ -247,10 +249,22 @@ def test_local_transfers_can_take_another_way():
 
 def test_auto_chooses_by_size_and_can_be_overridden():
     assert len(plan_of(8, size="1 KiB").connections) == 28  # two trees
-    assert len(plan_of(8, size="1 MiB").connections) == 8  # a ring
+    assert len(plan_of(8, size="2 MiB").connections) == 8  # a ring
     table = [{"algorithm": "direct", "up_to": "2 MiB"}]
     assert len(plan_of(8, size="1 MiB", algorithm_table=table).connections) == 56
     assert len(plan_of(8, size="4 MiB", algorithm_table=table).connections) == 8
+
+
+def test_chunk_and_window():
+    def sends(**parameters):
+        plan = plan_of(4, collective="send-recv", size=4096, chunk=512, **parameters)
+        return [op for op in plan.ops[0] if op.kind is OpKind.SEND]
+
+    assert [op.length for op in sends()] == [512] * 8
+    assert [len(op.depends_on) for op in sends()] == [0] * 8
+    assert [op.depends_on for op in sends(in_flight=1)][1:] == [
+        (op.op_id,) for op in sends(in_flight=1)[:-1]
+    ]
 
 
 def test_all_to_allv_is_drawn_from_the_seed():

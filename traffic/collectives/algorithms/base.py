@@ -16,7 +16,7 @@ class Algorithm(abc.ABC):
     collectives: ClassVar[frozenset[Collective]]
     """What it can do; a barrier is an all-reduce of one element."""
     chunking: ClassVar[Chunking] = Chunking()
-    """What a request without a chunking gets."""
+    """What a large request without a chunking of its own gets."""
 
     @abc.abstractmethod
     def build(self, request: CollectiveRequest, chunking: Chunking) -> Schedule:
@@ -26,6 +26,10 @@ class Algorithm(abc.ABC):
     def sent_elements(self, request: CollectiveRequest, rank: int) -> dict[int, int]:
         """Elements that a rank sends to each of its peers, in closed form; zeros left out."""
 
+    def chunking_of(self, request: CollectiveRequest) -> Chunking:
+        """The chunking that a request gets: its own, or the algorithm's."""
+        return request.chunking or self.chunking
+
     def schedule(self, request: CollectiveRequest) -> Schedule:
         """The schedule of a request. Raises ScheduleError if the algorithm cannot do it."""
         if request.collective not in self.collectives:
@@ -33,7 +37,7 @@ class Algorithm(abc.ABC):
             raise ScheduleError(
                 f"algorithm: {self.name} cannot do {request.collective}; allowed: {able}"
             )
-        return self.build(request, request.chunking or self.chunking)
+        return self.build(request, self.chunking_of(request))
 
 
 _algorithms: dict[str, type[Algorithm]] = {}

@@ -7,6 +7,7 @@ is shared with the double binary tree.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from traffic.collectives.algorithms.base import Algorithm, merge, register_algorithm
 from traffic.collectives.builder import ScheduleBuilder
@@ -17,6 +18,9 @@ from traffic.collectives.trees import Tree, binary_tree, over_servers, rotated
 
 TREE_CHUNKING = Chunking(slice_bytes=2**19, slices_per_chunk=1, messages_in_flight=8)
 """NCCL's tree works in chunks of one step (512 KiB), up to NCCL_STEPS of them in flight."""
+
+_SMALLEST_SLICE = 2**15
+_SLICES_PER_LEVEL = 8
 
 
 def channel_tree(request: CollectiveRequest, channel: int) -> Tree:
@@ -40,6 +44,10 @@ class BinaryTree(Algorithm):
     )
     chunking = TREE_CHUNKING
 
+    def chunking_of(self, request: CollectiveRequest) -> Chunking:
+        """The request's own, or slices that are small enough to fill the tree."""
+        return request.chunking or filling(request, channel_tree(request, 0), request.channels)
+
     def build(self, request: CollectiveRequest, chunking: Chunking) -> Schedule:
         """The schedule of a supported request."""
         trees = [channel_tree(request, channel) for channel in range(request.channels)]
@@ -50,6 +58,19 @@ class BinaryTree(Algorithm):
         return tree_sends(
             request, rank, [channel_tree(request, channel) for channel in range(request.channels)]
         )
+
+
+def filling(request: CollectiveRequest, tree: Tree, trees: int) -> Chunking:
+    """Slices of which a tree's share has several per level, so that all levels work at once.
+
+    Halved from the largest size as NCCL does for its chains (enqueue.cc: eight chunks per level of
+    depth, down to 32 KiB).
+    """
+    share = request.elements * request.itemsize / trees
+    size = TREE_CHUNKING.slice_bytes
+    while size > _SMALLEST_SLICE and share / size < _SLICES_PER_LEVEL * tree.depth:
+        size //= 2
+    return replace(TREE_CHUNKING, slice_bytes=size)
 
 
 def tree_sends(request: CollectiveRequest, rank: int, trees: Sequence[Tree]) -> dict[int, int]:

@@ -5,7 +5,12 @@ inner ranks of the other (Sanders, Speck and Träff, 2009; NCCL's construction, 
 from __future__ import annotations
 
 from traffic.collectives.algorithms.base import Algorithm, register_algorithm
-from traffic.collectives.algorithms.binary_tree import TREE_CHUNKING, TreeSchedule, tree_sends
+from traffic.collectives.algorithms.binary_tree import (
+    TREE_CHUNKING,
+    TreeSchedule,
+    filling,
+    tree_sends,
+)
 from traffic.collectives.request import Chunking, Collective, CollectiveRequest
 from traffic.collectives.schedule import Schedule
 from traffic.collectives.trees import Tree, double_binary_tree, over_servers
@@ -28,6 +33,11 @@ class DoubleBinaryTree(Algorithm):
     name = "double-binary-tree"
     collectives = frozenset({Collective.ALL_REDUCE, Collective.BARRIER})
     chunking = TREE_CHUNKING
+
+    def chunking_of(self, request: CollectiveRequest) -> Chunking:
+        """The request's own, or slices that are small enough to fill the trees."""
+        trees = channel_trees(request)
+        return request.chunking or filling(request, trees[0], len(trees))
 
     def build(self, request: CollectiveRequest, chunking: Chunking) -> Schedule:
         """The schedule of a supported request."""

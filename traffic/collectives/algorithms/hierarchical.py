@@ -43,7 +43,7 @@ class Hierarchical(Algorithm):
         """With parts p, blocks b of the own part: 2S - p[l] - p[l + 1]; 2p[l] - b[s] - b[s + 1]."""
         gpus, servers = request.gpus_per_server, request.servers
         server, local = divmod(rank, gpus)
-        sizes, table = _loops(request, request.chunking or self.chunking)
+        sizes, table = _loops(request, self.chunking_of(request))
         blocks = [0] * request.ranks
         for loop in (loop for loops in table for loop in loops):
             for block, slots in enumerate(loop):

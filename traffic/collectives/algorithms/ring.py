@@ -74,8 +74,7 @@ class Ring(Algorithm):
         """Elements that the rank at a place of a channel's ring passes on."""
         following = (place + 1) % request.ranks
         if request.collective in (Collective.ALL_REDUCE, Collective.BARRIER):
-            chunking = request.chunking or self.chunking
-            sizes, table = _loops(request, chunking)
+            sizes, table = _loops(request, self.chunking_of(request))
             blocks = [
                 sum(sizes[slot] for loop in table[channel] for slot in loop[block])
                 for block in range(request.ranks)
