@@ -6,32 +6,39 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import random
-import re
 import select
 import socket
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from scapy.layers.inet import IP, UDP
+from scapy.layers.inet import IP
 from scapy.layers.l2 import Ether
 
 from controllers.entries import Drop, Entry
+from controllers.flows import Flow
 from controllers.hashing import FiveTuple
-from controllers.process import INTERPRETER_VARIABLE, ControllerError, ControllerProcess
+from controllers.process import INTERPRETER_VARIABLE, ControllerError
 from controllers.program import write_program
 from controllers.schemes import create_scheme
 from controllers.table import FabricTables
-from testbed.isolation import network_namespace_of, run_isolated
-from testbed.ovs import OpenVSwitch
-from testbed.topology import Interface, Topology, topology_kinds
+from testbed.isolation import network_namespace_of
+from testbed.topology import Interface, Topology
+from tests.fabric.plain_fabric import (
+    PlainFabric,
+    fabric,
+    family,
+    ip_batch,
+    isolated,
+    leaf_spine,
+    packet_socket,
+    wait_until,
+)
 
 pytestmark = [
     pytest.mark.fabric,
@@ -39,141 +46,6 @@ pytestmark = [
 ]
 
 SCHEMES = ("ecmp", "static")
-ETH_P_ALL = 3
-
-
-def leaf_spine(**size: int) -> Topology:
-    kind = topology_kinds()["leaf-spine"]
-    return kind().build(kind.parameters(**size))
-
-
-def isolated(function: Callable[[], Any], result: Path) -> Any:
-    """What ``function`` returns when run in namespaces of its own; it must be JSON."""
-
-    def body() -> int:
-        result.write_text(json.dumps(function()))
-        return 0
-
-    status = run_isolated(body)
-    assert status == 0, "the fabric part failed; its traceback is on stderr"
-    return json.loads(result.read_text())
-
-
-class PatientOpenVSwitch(OpenVSwitch):
-    """Waits until a daemon's socket accepts, not only until it exists: bind comes before listen."""
-
-    def _wait_for(self, path: Path, timeout: float = 20.0) -> None:
-        super()._wait_for(path, timeout)
-
-        def accepts() -> bool:
-            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
-                return sock.connect_ex(str(path)) == 0
-
-        wait_until(accepts, timeout=timeout)
-
-
-class PlainFabric:
-    """All NIC ends stay in the run's namespace, without addresses; frames are sent by hand."""
-
-    def __init__(self, topology: Topology, scheme: str, directory: Path, **parameters: Any) -> None:
-        self.topology = topology
-        self.entries = create_scheme(scheme, parameters, seed=7).entries(topology)
-        self.tables = FabricTables(topology, self.entries)
-        self.ovs = PatientOpenVSwitch(directory / "ovs", directory / "logs")
-        program = directory / "program.json"
-        write_program(program, topology, self.entries)
-        self.controller = ControllerProcess(program, log=directory / "controller.log")
-
-    def start(self) -> None:
-        self.controller.start()
-        lines, done = [], set()
-        for interface in self.topology.interfaces.values():
-            if interface.name not in done:
-                peer = self.topology.interfaces[interface.peer]
-                lines.append(f"link add {interface.name} type veth peer name {peer.name}")
-                done |= {interface.name, peer.name}
-            lines.append(f"link set {interface.name} address {interface.mac} up")
-        ip_batch(lines)
-        self.ovs.start()
-        self.controller.wait_listening(20)
-        self.ovs.add_bridges(self.topology, "tcp:127.0.0.1:6653")
-        self.controller.wait_ready(20)
-
-    def trace_path(self, flow: FiveTuple) -> list[str]:
-        """The path according to ``ofproto/trace`` in every switch on the way."""
-        nics = {i.address: i for i in self.topology.interfaces.values() if i.address}
-        egress = nics[flow.source_ip]
-        path = [egress.name]
-        eth_dst = self.topology.nodes[egress.peer_node].router_mac
-        kind = {17: "udp", 6: "tcp", 1: "icmp"}[flow.protocol]
-        ports = f",{kind}_src={flow.source_port},{kind}_dst={flow.destination_port}"
-        fields = f"{kind},nw_src={flow.source_ip},nw_dst={flow.destination_ip}"
-        fields += ports if kind != "icmp" else ""
-        while egress.peer_node in self.entries:
-            ingress = self.topology.interfaces[egress.peer]
-            text = self.ovs.appctl(
-                "ofproto/trace",
-                ingress.node,
-                f"in_port={ingress.port},dl_dst={eth_dst},{fields},nw_ttl=64",
-            )
-            out = int(re.findall(r"^ *output:(\d+)$", text, re.MULTILINE)[-1])
-            eth_dst = re.findall(r"set_field:([0-9a-f:]+)->eth_dst", text)[-1]
-            egress = next(i for i in self.topology.interfaces_of(ingress.node) if i.port == out)
-            path.append(egress.name)
-        return path
-
-    def transmitted(self) -> Counter[str]:
-        """Packets that each switch port has sent, by interface name."""
-        counts: Counter[str] = Counter()
-        for switch in self.entries:
-            names = {i.port: i.name for i in self.topology.interfaces_of(switch)}
-            text = self.ovs.ofctl("dump-ports", switch)
-            for port, sent in re.findall(r"port +(\d+): .*?tx pkts=(\d+)", text, re.DOTALL):
-                counts[names[int(port)]] = int(sent)
-        return counts
-
-    def packets_seen(self) -> int:
-        """Packets that any interface has sent or received, ever."""
-        return sum(
-            int(Path(f"/sys/class/net/{name}/statistics/{way}_packets").read_text())
-            for name in self.topology.interfaces
-            for way in ("tx", "rx")
-        )
-
-    def frame(self, flow: FiveTuple, **ip: int) -> bytes:
-        nics = {i.address: i for i in self.topology.interfaces.values() if i.address}
-        sender = nics[flow.source_ip]
-        return bytes(
-            Ether(src=sender.mac, dst=self.topology.nodes[sender.peer_node].router_mac)
-            / IP(src=flow.source_ip, dst=flow.destination_ip, **ip)
-            / UDP(sport=flow.source_port, dport=flow.destination_port, chksum=0)
-            / bytes(64)
-        )
-
-    def stop(self) -> None:
-        self.controller.stop()
-        self.ovs.stop()
-
-
-@contextlib.contextmanager
-def fabric(topology: Topology, scheme: str, directory: Path, **more: Any) -> Iterator[PlainFabric]:
-    built = PlainFabric(topology, scheme, directory, **more)
-    try:
-        built.start()
-        yield built
-    finally:
-        built.stop()
-
-
-def ip_batch(lines: list[str]) -> None:
-    subprocess.run(["ip", "-batch", "-"], input="\n".join(lines), text=True, check=True)
-
-
-@contextlib.contextmanager
-def packet_socket(interface: str) -> Iterator[socket.socket]:
-    with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ETH_P_ALL)) as sock:
-        sock.bind((interface, ETH_P_ALL))
-        yield sock
 
 
 def received(sock: socket.socket, *, timeout: float) -> list[bytes]:
@@ -202,13 +74,6 @@ def random_flows(topology: Topology, count: int, seed: int, **more: int) -> list
     return flows
 
 
-def wait_until(condition: Callable[[], bool], *, timeout: float = 10.0) -> None:
-    deadline = time.monotonic() + timeout
-    while not condition():
-        assert time.monotonic() < deadline, "condition not met in time"
-        time.sleep(0.02)
-
-
 @pytest.mark.parametrize(
     ("scheme", "parameters"),
     [
@@ -216,6 +81,7 @@ def wait_until(condition: Callable[[], bool], *, timeout: float = 10.0) -> None:
         ("ecmp", {"fields": "symmetric_l3l4"}),
         ("ecmp", {"algorithm": "hash_threshold"}),
         ("static", {}),
+        ("path-pinning", {}),
     ],
     ids=lambda value: "-".join(value.values()) if isinstance(value, dict) else value,
 )
@@ -233,6 +99,98 @@ def test_prediction_equals_trace(tmp_path: Path, scheme: str, parameters: dict[s
     for flow, (traced, predicted) in zip(flows, paths, strict=True):
         assert traced == predicted, flow
     assert len({tuple(traced) for traced, _ in paths}) > 30
+
+
+@pytest.mark.parametrize(
+    ("kind", "parameters"),
+    [("three-tier", {"spines": 3, "cores": 3}), ("hpn", {"dual_plane": False})],
+)
+def test_labels_choose_among_ports_in_every_tier(
+    tmp_path: Path, kind: str, parameters: dict[str, Any]
+) -> None:
+    """All schemes with labels have these entries; without a tag a packet goes by slot 0."""
+    topology = family(kind, **parameters)
+    generator = random.Random(5)
+    flows = random_flows(topology, 80, seed=5)
+    labels = [None, *(generator.randrange(1 << 12) for _ in flows[1:])]
+
+    def body() -> list[list[list[str]]]:
+        with fabric(topology, "e-ecmp", tmp_path) as built:
+            return [
+                [built.trace_path(flow, label), built.tables.path_of(flow, label)]
+                for flow, label in zip(flows, labels, strict=True)
+            ]
+
+    paths = isolated(body, tmp_path / "result.json")
+    for flow, label, (traced, predicted) in zip(flows, labels, paths, strict=True):
+        assert traced == predicted, (flow, label)
+    assert len({tuple(traced) for traced, _ in paths}) > 40
+
+
+def test_placed_flows_override_ecmp(tmp_path: Path) -> None:
+    """TE's entries by ingress port, for half of the flows that are sent."""
+    topology = leaf_spine(leaves=3, spines=3, servers_per_leaf=3)
+    flows = random_flows(topology, 60, seed=6)
+    placed = [Flow(flow, bytes=1 + number) for number, flow in enumerate(flows[::2])]
+
+    def body() -> list[list[list[str]]]:
+        with fabric(topology, "te", tmp_path, flows=placed) as built:
+            return [[built.trace_path(flow), built.tables.path_of(flow)] for flow in flows]
+
+    paths = isolated(body, tmp_path / "result.json")
+    hashed = FabricTables(topology, create_scheme("ecmp", seed=7).entries(topology))
+    for flow, (traced, predicted) in zip(flows, paths, strict=True):
+        assert traced == predicted, flow
+    assert any(
+        traced != hashed.path_of(flow) for flow, (traced, _) in zip(flows, paths, strict=True)
+    )
+
+
+COLLISIONS = {(32, 4): 1.371, (8, 4): 1.776}
+"""(flows, links) -> max/mean load of balls in bins (reference figures, section 3.4)."""
+
+COLLISION_SEEDS = 60
+
+
+def test_port_counters_show_the_collisions_of_balls_in_bins(tmp_path: Path) -> None:
+    """Every seed is a new program for the switches, and new source ports for the flows."""
+    topology = leaf_spine(leaves=2, spines=4, servers_per_leaf=8)
+    sent = [topology.nic(rank).name for rank in range(8)]
+    uplinks = [f"leaf1-spine{number}" for number in range(1, 5)]
+
+    def loads(built: PlainFabric) -> Counter[str]:
+        counted = built.transmitted(["leaf1"])
+        return Counter({name: counted[name] for name in uplinks})
+
+    def body() -> dict[str, list[float]]:
+        ratios: dict[str, list[float]] = {}
+        with fabric(topology, "ecmp", tmp_path) as built, contextlib.ExitStack() as stack:
+            sockets = [stack.enter_context(packet_socket(name)) for name in sent]
+            for seed in range(COLLISION_SEEDS):
+                generator = random.Random(seed)
+                program = tmp_path / f"program{seed}.json"
+                write_program(program, topology, create_scheme("ecmp", seed=seed).entries(topology))
+                version = built.controller.update(program)
+                wait_until(lambda: built.controller.in_force(version))  # noqa: B023
+                for count, links in COLLISIONS:
+                    before = loads(built)
+                    for number in range(count):
+                        rank = number % 8
+                        addresses = topology.nic(rank).address, topology.nic(8 + rank).address
+                        port = generator.randrange(49152, 65536)
+                        sockets[rank].send(built.frame(FiveTuple(*addresses, port)))
+                    total = before.total() + count
+                    wait_until(lambda: loads(built).total() == total)  # noqa: B023
+                    carried = loads(built) - before
+                    ratio = max(carried.values()) * links / count
+                    ratios.setdefault(f"{count} on {links}", []).append(ratio)
+        return ratios
+
+    measured = isolated(body, tmp_path / "result.json")
+    for (count, links), expected in COLLISIONS.items():
+        ratios = measured[f"{count} on {links}"]
+        assert len(ratios) == COLLISION_SEEDS
+        assert sum(ratios) / len(ratios) == pytest.approx(expected, rel=0.05)
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
