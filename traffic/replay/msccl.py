@@ -358,12 +358,27 @@ def _number(
 def _check(algorithm: MscclAlgorithm) -> None:
     """Peers, chunks and dependencies exist. Raises TraceError."""
     for g, gpu in enumerate(algorithm.gpus):
+        _check_connections(g, gpu)
         for t, threadblock in enumerate(gpu.threadblocks):
             for peer in (threadblock.send, threadblock.receive):
                 if peer >= len(algorithm.gpus) or peer == g:
                     raise TraceError(f"gpu {g}, tb {t}: peer {peer}; allowed: another gpu, or -1")
             for s, step in enumerate(threadblock.steps):
                 _check_step(f"gpu {g}, tb {t}, step {s} {step.type}", gpu, threadblock, step)
+
+
+def _check_connections(g: int, gpu: GpuProgram) -> None:
+    """A channel's connection to a peer belongs to one threadblock, else the order is open."""
+    for end in ("send", "receive"):
+        owners: dict[tuple[int, int], int] = {}
+        for t, threadblock in enumerate(gpu.threadblocks):
+            peer: int = getattr(threadblock, end)
+            owner = owners.setdefault((peer, threadblock.channel), t)
+            if peer >= 0 and owner != t:
+                raise TraceError(
+                    f"gpu {g}, tb {t}: {end} peer {peer} on channel {threadblock.channel} "
+                    f"belongs to tb {owner}"
+                )
 
 
 def _check_step(where: str, gpu: GpuProgram, threadblock: Threadblock, step: Step) -> None:

@@ -21,6 +21,7 @@ from typing import Any
 from traffic.replay.check import check
 from traffic.replay.files import decoded, unpacked
 from traffic.replay.trace import (
+    NODE_LIMIT,
     WORLD,
     CollectiveType,
     NodeKind,
@@ -137,6 +138,12 @@ def text_workload_trace(
         )
     if stages > 1 and world_size is None:
         world //= stages
+    nodes = 7 * len(workload.layers) * passes * world
+    if nodes > NODE_LIMIT:
+        raise TraceError(
+            f"{source}: {len(workload.layers)} layers on {world} ranks make about {nodes} nodes; "
+            f"at most {NODE_LIMIT}: give a smaller world size"
+        )
     groups = _Groups(workload, world, model_group, source)
     ranks = tuple(tuple(_rank_nodes(workload, groups, r, passes)) for r in range(world))
     trace = Trace(source, ranks, groups.members)

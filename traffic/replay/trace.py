@@ -44,6 +44,9 @@ class CollectiveType(StrEnum):
 NodeKey = tuple[int, int]
 """(rank, position in ``Trace.ranks[rank]``)"""
 
+NODE_LIMIT = 2_000_000
+"""Nodes of a trace that is made from a description; more would take minutes and gigabytes."""
+
 WORLD = "world"
 """Name of the group of all ranks."""
 

@@ -13,7 +13,7 @@ import itertools
 from typing import Any
 
 from traffic.replay.check import check
-from traffic.replay.trace import CollectiveType, NodeKind, Trace, TraceNode
+from traffic.replay.trace import NODE_LIMIT, CollectiveType, NodeKind, Trace, TraceNode
 from traffic.training.experts import token_matrix, transposed
 from traffic.training.job import TrainingJob
 from traffic.training.parallelism import Sharding
@@ -27,9 +27,6 @@ from traffic.training.volumes import (
     expert_layer_bytes,
     stage_transfer_bytes,
 )
-
-NODE_LIMIT = 2_000_000
-"""Nodes of a trace; more would take minutes to plan."""
 
 
 def training_trace(job: TrainingJob, *, iterations: int = 1) -> Trace:

@@ -154,6 +154,7 @@ def test_bad_files_are_refused_with_the_line(old, new, message):
     [
         (DATA_PARALLEL, {}, "does not say how many ranks"),
         (DATA_PARALLEL, {"world_size": 0}, "0 ranks"),
+        (DATA_PARALLEL, {"world_size": 10**6}, "2 layers on 1000000 ranks make about"),
         (TRANSFORMER, {"world_size": 6}, "groups of 4 do not divide 6 ranks"),
         (SIMAI.replace(b"ep: 2", b"ep: 3"), {}, "ep: 3 does not divide 4 replicas"),
         (TRANSFORMER.replace(b"model_parallel_NPU_group: 4", b""), {"world_size": 8},
