@@ -12,7 +12,7 @@ E-ECMP spreads the QPs of a source over several paths.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -46,11 +46,13 @@ class TeParameters(EcmpParameters):
 class Placement:
     """Where the controller has put what.
 
-    ``chosen`` gives for (switch, ingress port, prefix) the port to send to; ``load`` is by
+    ``chosen`` gives by switch, for (ingress port, prefix), the port to send to; ``load`` is by
     interface, in bit/s.
     """
 
-    chosen: dict[tuple[str, int, str], Interface] = field(default_factory=dict)
+    chosen: dict[str, dict[tuple[int, str], Interface]] = field(
+        default_factory=lambda: defaultdict(dict)
+    )
     load: dict[str, float] = field(default_factory=lambda: defaultdict(float))
 
 
@@ -78,10 +80,10 @@ class TrafficEngineering(Ecmp):
                 yield override(entry)
         if self._placed is None or self._placed[0] is not view:
             self._placed = view, self.place(view)
-        for (where, in_port, prefix), port in sorted(self._placed[1].chosen.items(), key=_place):
-            if where == switch:
-                towards = to_switch(view.topology, port)
-                yield route(view.topology, switch, prefix, towards, in_port=in_port)
+        chosen = self._placed[1].chosen[switch]
+        for in_port, prefix in sorted(chosen):
+            towards = to_switch(view.topology, chosen[in_port, prefix])
+            yield route(view.topology, switch, prefix, towards, in_port=in_port)
 
     def place(self, view: RoutingView) -> Placement:
         """CSPF over the view's flows."""
@@ -139,10 +141,6 @@ def _line_rate(topology: Topology, flow: Flow) -> float:
     return sum(nic.rate for nic in topology.nic_ports(rank))
 
 
-def _place(item: tuple[tuple[str, int, str], Interface]) -> tuple[str, int, str]:
-    return item[0]
-
-
 def _place_demand(
     view: RoutingView,
     placement: Placement,
@@ -162,18 +160,18 @@ def _place_demand(
         use = [(placement.load[port.name] + demand) / port.rate for port in path]
         return max(use, default=0.0), sum(use)
 
-    paths = _paths(view, placement.chosen, ingress, destination, prefix)
+    paths = _paths(view, placement, ingress, destination, prefix)
     best = min(paths, key=cost, default=())
     for port in best:
         placement.load[port.name] += demand
         if len(view.hops[port.node][destination]) > 1:
-            placement.chosen[ingress.node, ingress.port, prefix] = port
+            placement.chosen[ingress.node][ingress.port, prefix] = port
         ingress = interfaces[port.peer]
 
 
 def _paths(
     view: RoutingView,
-    chosen: Mapping[tuple[str, int, str], Interface],
+    placement: Placement,
     ingress: Interface,
     destination: str,
     prefix: str,
@@ -183,8 +181,8 @@ def _paths(
     if not ports:
         yield ()
         return
-    fixed = chosen.get((ingress.node, ingress.port, prefix))
+    fixed = placement.chosen[ingress.node].get((ingress.port, prefix))
     for port in ports if fixed is None else (fixed,):
         beyond = view.topology.interfaces[port.peer]
-        for rest in _paths(view, chosen, beyond, destination, prefix):
+        for rest in _paths(view, placement, beyond, destination, prefix):
             yield (port, *rest)
