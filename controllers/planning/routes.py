@@ -105,3 +105,19 @@ def _by_switch(switches: IntArray, edges: IntArray, count: int) -> list[IntArray
     order = np.argsort(switches, kind="stable")
     bounds = np.searchsorted(switches[order], np.arange(1, count))
     return np.split(edges[order], bounds)
+
+
+def path_counts(fabric: ArrayFabric, groups: Groups) -> IntArray:
+    """Number of equal-cost paths from each switch (row) to each prefix (column); at least 1."""
+    counts = np.ones(groups.table.shape, dtype=np.int64)
+    order = np.argsort(fabric.tiers, kind="stable").tolist()
+    # Who descends counts on lower switches, who climbs on upper ones.
+    for climbing, switches in ((False, order), (True, order[::-1])):
+        for switch in switches:
+            row = groups.table[switch]
+            for group in np.unique(row[row != NO_GROUP]).tolist():
+                edges = groups.edges(group)
+                if (edges[0] < fabric.links) == climbing:
+                    sets = np.flatnonzero(row == group)
+                    counts[switch, sets] = counts[fabric.targets[edges]][:, sets].sum(axis=0)
+    return counts

@@ -24,10 +24,10 @@ FIRST_PORT = 49152
 LAST_PORT = 65535
 """UDP source ports of RoCEv2 (IBTA annex A17 leaves them free; drivers use the dynamic range)."""
 
-_TRIES_PER_PATH = 16
+TRIES_PER_PATH = 16
 """Ports tried for each path that there is. A given one of n is missed with probability e**-16."""
 
-_PASSES = 3
+PASSES = 3
 """How often every flow may move again after all have been placed."""
 
 
@@ -91,7 +91,7 @@ def _explore(
     prefix = view.destination_of(nic).prefix
     leaf = view.topology.interfaces[flow.source_interface].peer_node
     count = _path_count(view, leaf, prefix)
-    tries = min(_TRIES_PER_PATH * count, LAST_PORT - FIRST_PORT + 1)
+    tries = min(TRIES_PER_PATH * count, LAST_PORT - FIRST_PORT + 1)
     found: dict[tuple[str, ...], list[int]] = {}
     for port in range(FIRST_PORT, FIRST_PORT + tries):
         five_tuple = replace(flow.five_tuple, source_port=port)
@@ -115,7 +115,7 @@ def _spread(pairs: Sequence[_Pair]) -> None:
     load: Counter[str] = Counter()
     rounds = max((len(pair.flows) for pair in pairs), default=0)
     order = [(pair, k) for k in range(rounds) for pair in pairs if k < len(pair.flows)]
-    for _ in range(1 + _PASSES):
+    for _ in range(1 + PASSES):
         moved = False
         for pair, position in order:
             before = pair.placed.get(position)

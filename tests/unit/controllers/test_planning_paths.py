@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import ipaddress
 
 import numpy as np
@@ -14,6 +15,7 @@ from controllers.flows import Flow
 from controllers.hashing import FiveTuple, flow_hash, link_of
 from controllers.labels import label_hash, make_label
 from controllers.planning import hashing
+from controllers.planning.catalogue import three_tier
 from controllers.planning.fabric import ArrayFabric, edge_names, from_topology, live_links
 from controllers.planning.flows import FlowArrays, make_flows
 from controllers.planning.placement import NO_EDGE, RoutedFabric
@@ -123,6 +125,27 @@ def test_paths_are_those_of_the_tables(scheme_name: str, name: str, failed: int)
                 tables.path_of(flow, label)
         else:
             assert path == tables.path_of(flow, label)
+
+
+@pytest.mark.parametrize("name", FABRICS)
+def test_disjoint_chooses_the_source_ports_that_the_scheme_chooses(name: str) -> None:
+    topology = build(name)
+    fabric = from_topology(topology)
+    flows = make_flows(fabric, "permutation", gpus=fabric.nics, qps=5, seed=2)
+    placement = create_planner("disjoint", seed=9).place(RoutedFabric.of(fabric), flows)
+    told = [
+        dataclasses.replace(flow_of(topology, fabric, flows, row), connection=row)
+        for row in range(len(flows))
+    ]
+    chosen = create_scheme("disjoint", seed=9).choose_source_ports(topology, told)
+    assert placement.flows.source_ports.tolist() == [chosen[row, False] for row in range(len(told))]
+
+
+def test_disjoint_refuses_more_paths_than_it_can_try() -> None:
+    fabric = three_tier("big", zones=2, leaves=1, spines=8, cores=8, gpus_per_leaf=8)
+    flows = make_flows(fabric, "shift", gpus=16)
+    with pytest.raises(ValueError, match="at most 256 paths between two NICs; big has 512: "):
+        create_planner("disjoint").place(RoutedFabric.of(fabric), flows)
 
 
 def test_spray_deals_packets_out_to_within_one() -> None:
