@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.bench import build, endpoint, fabric
+from tests.bench import build, endpoint, fabric, planning
 from tests.bench.isolated import isolated
 from tests.bench.table import Row, header
 
@@ -28,6 +28,7 @@ BENCHMARKS: dict[str, tuple[str, Callable[[], list[Row]]]] = {
     "endpoint": ("scapy", _endpoint),
     "fabric": ("blaster", fabric.run),
     "build": ("stock Mininet", build.run),
+    "planning": ("limit", planning.run),
 }
 """Name -> whom we are compared with, and the measurement."""
 

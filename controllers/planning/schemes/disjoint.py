@@ -80,7 +80,10 @@ def _explore(
     *,
     most: int,
 ) -> Iterator[_Ways]:
-    """The ways of every pair, given by its first flow; as many ports each as ``most`` flows need."""
+    """The ways of every pair, which is given by its first flow.
+
+    Each has ports enough for ``most`` flows that are dealt out evenly over the ways.
+    """
     fabric = routed.fabric
     leaves = fabric.nic_leaves[flows.sources[firsts], flows.nic_ports[firsts]]
     counts = path_counts(fabric, routed.groups)[leaves, fabric.nic_sets[flows.destinations[firsts]]]

@@ -286,7 +286,8 @@ def test_16384_gpus_fit_into_4_gigabytes() -> None:
         "fabric = create_fabric('meta-dc', 16384)\n"
         "schemes = ['ecmp', 'e-ecmp', 'path-pinning', 'spray', 'static']\n"
         "found = study(schemes, Question(fabric, 'permutation', 16384))\n"
-        "found += study(['te'], Question(create_fabric('hpn7-pod', 15360), 'permutation', 15360))\n"
+        "fabric = create_fabric('spectrum-x-like', 16384)\n"
+        "found += study(['te'], Question(fabric, 'permutation', 16384))\n"
         "assert all(summary.layers[0].mean > 0.4 for summary in found)\n"
         "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)\n"
     )
