@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from traffic.replay.check import check, collective_calls, message_edges, predecessors, progress
+from traffic.replay.demand import rank_totals, traffic_matrix
 from traffic.replay.load import TraceOptions, load_trace, trace_formats
 from traffic.replay.trace import (
     WORLD,
-    CollectiveType,
     NodeKey,
     NodeKind,
     Trace,
     TraceError,
     TraceNode,
+    largest_buffer,
     scaled,
 )
 
 __all__ = [
     "WORLD",
-    "CollectiveType",
     "NodeKey",
     "NodeKind",
     "Trace",
@@ -26,10 +26,13 @@ __all__ = [
     "TraceOptions",
     "check",
     "collective_calls",
+    "largest_buffer",
     "load_trace",
     "message_edges",
     "predecessors",
     "progress",
+    "rank_totals",
     "scaled",
     "trace_formats",
+    "traffic_matrix",
 ]

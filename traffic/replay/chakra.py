@@ -16,12 +16,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from traffic.collectives.request import Collective
 from traffic.replay import protobuf
 from traffic.replay.check import check
 from traffic.replay.files import decoded, read_file, unpacked
 from traffic.replay.trace import (
     WORLD,
-    CollectiveType,
     NodeKind,
     Trace,
     TraceError,
@@ -42,16 +42,16 @@ _NODE_TYPES = {
 _METADATA, _COMPUTE, _SEND, _RECEIVE, _COLLECTIVE = 1, 4, 5, 6, 7
 
 _COLLECTIVES = {
-    0: CollectiveType.ALL_REDUCE,
-    1: CollectiveType.REDUCE,
-    2: CollectiveType.ALL_GATHER,
-    3: CollectiveType.GATHER,
-    4: CollectiveType.SCATTER,
-    5: CollectiveType.BROADCAST,
-    6: CollectiveType.ALL_TO_ALL,
-    7: CollectiveType.REDUCE_SCATTER,
-    8: CollectiveType.REDUCE_SCATTER,  # REDUCE_SCATTER_BLOCK: equal blocks, as all of ours
-    9: CollectiveType.BARRIER,
+    0: Collective.ALL_REDUCE,
+    1: Collective.REDUCE,
+    2: Collective.ALL_GATHER,
+    3: Collective.GATHER,
+    4: Collective.SCATTER,
+    5: Collective.BROADCAST,
+    6: Collective.ALL_TO_ALL,
+    7: Collective.REDUCE_SCATTER,
+    8: Collective.REDUCE_SCATTER,  # REDUCE_SCATTER_BLOCK: equal blocks, as all of ours
+    9: Collective.BARRIER,
 }
 
 _Attribute = int | float | str | bytes
@@ -308,7 +308,7 @@ def _node(raw: _Raw, rank: int, compute_rate: float | None) -> TraceNode:
         if number not in _COLLECTIVES:
             raise TraceError(f"{where}: comm_type {number}; allowed: 0 to {max(_COLLECTIVES)}")
         collective = _COLLECTIVES[number]
-        barrier = collective is CollectiveType.BARRIER
+        barrier = collective is Collective.BARRIER
         return TraceNode(
             kind=NodeKind.COLLECTIVE,
             collective=collective,

@@ -6,9 +6,9 @@ import math
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterator, Mapping
 
+from traffic.collectives.request import Collective
 from traffic.replay.trace import (
     WORLD,
-    CollectiveType,
     NodeKey,
     NodeKind,
     Trace,
@@ -59,11 +59,11 @@ def _check_node(trace: Trace, rank: int, node: TraceNode, known: set[int]) -> No
     if rank not in members:
         raise TraceError(f"{where}: rank {rank} is no member of group {node.group!r}")
     if node.size <= 0 and node.collective not in (
-        CollectiveType.BARRIER,
-        CollectiveType.ALL_TO_ALL_V,
+        Collective.BARRIER,
+        Collective.ALL_TO_ALLV,
     ):
         raise TraceError(f"{where}: {node.collective} of {node.size} bytes; at least 1")
-    if node.collective is CollectiveType.ALL_TO_ALL_V and len(node.sizes) != len(members):
+    if node.collective is Collective.ALL_TO_ALLV and len(node.sizes) != len(members):
         raise TraceError(f"{where}: {len(node.sizes)} sizes for {len(members)} members")
 
 

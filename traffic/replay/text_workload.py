@@ -18,12 +18,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+from traffic.collectives.request import Collective
 from traffic.replay.check import check
 from traffic.replay.files import decoded, unpacked
 from traffic.replay.trace import (
     NODE_LIMIT,
     WORLD,
-    CollectiveType,
     NodeKind,
     Trace,
     TraceError,
@@ -37,10 +37,10 @@ LAYER_LIMIT = 100_000
 """Layers of a workload; SimAI's largest example has 1789."""
 
 _COLLECTIVES = {
-    "ALLREDUCE": CollectiveType.ALL_REDUCE,
-    "ALLTOALL": CollectiveType.ALL_TO_ALL,
-    "ALLGATHER": CollectiveType.ALL_GATHER,
-    "REDUCESCATTER": CollectiveType.REDUCE_SCATTER,
+    "ALLREDUCE": Collective.ALL_REDUCE,
+    "ALLTOALL": Collective.ALL_TO_ALL,
+    "ALLGATHER": Collective.ALL_GATHER,
+    "REDUCESCATTER": Collective.REDUCE_SCATTER,
 }
 _COMMUNICATION = re.compile(r"^(ALLREDUCE|ALLTOALL|ALLGATHER|REDUCESCATTER)(|_EP|_DP_EP)$")
 _NUMBER = re.compile(r"^[0-9]{1,18}$")
@@ -57,7 +57,7 @@ class Phase:
     """One pass of one layer: seconds, then a collective (None for none) in the named group."""
 
     duration: float
-    collective: CollectiveType | None = None
+    collective: Collective | None = None
     group: str = ""
     size: int = 0
 
@@ -305,7 +305,7 @@ class _RankBuilder:
         if not group or self._groups.size(group) < 2:
             return after
         size = phase.size
-        if phase.collective is CollectiveType.ALL_GATHER and self._groups.sizes_are_of_the_whole:
+        if phase.collective is Collective.ALL_GATHER and self._groups.sizes_are_of_the_whole:
             size = -(-size // self._groups.size(group))
         return self._add(
             name,

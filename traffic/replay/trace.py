@@ -12,6 +12,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from traffic.collectives.request import Collective
+
 
 class TraceError(ValueError):
     """A trace cannot be read or replayed; one line that says where and what is missing."""
@@ -24,21 +26,6 @@ class NodeKind(StrEnum):
     SEND = "send"
     RECEIVE = "receive"
     COLLECTIVE = "collective"
-
-
-class CollectiveType(StrEnum):
-    """The collectives that traces name."""
-
-    ALL_REDUCE = "all-reduce"
-    REDUCE = "reduce"
-    ALL_GATHER = "all-gather"
-    GATHER = "gather"
-    SCATTER = "scatter"
-    BROADCAST = "broadcast"
-    ALL_TO_ALL = "all-to-all"
-    ALL_TO_ALL_V = "all-to-allv"
-    REDUCE_SCATTER = "reduce-scatter"
-    BARRIER = "barrier"
 
 
 NodeKey = tuple[int, int]
@@ -70,7 +57,7 @@ class TraceNode:
     size: int = 0
     peer: int = -1
     tag: int = 0
-    collective: CollectiveType | None = None
+    collective: Collective | None = None
     group: str = WORLD
     sizes: tuple[int, ...] = ()
     root: int = 0
@@ -108,6 +95,13 @@ class Trace:
         for rank, nodes in enumerate(self.ranks):
             for node in nodes:
                 yield rank, node
+
+
+def largest_buffer(node: TraceNode, members: int) -> int:
+    """Bytes of the largest buffer of a collective, its size as nccl-tests counts."""
+    if node.collective in (Collective.ALL_GATHER, Collective.GATHER):
+        return node.size * members
+    return node.size
 
 
 def scaled(trace: Trace, *, size: float = 1.0, time: float = 1.0) -> Trace:

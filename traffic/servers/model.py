@@ -21,14 +21,18 @@ both ways; 18 links of an H100 give 900 GB/s)."""
 MAX_NVLINKS = 18
 """Most NVLinks that a GPU has (data sheets of H100 and B200)."""
 
-PCIE_GEN3_X16 = 12 * GBYTE
-"""What 16 lanes of PCIe 3.0 carry in practice (NCCL src/graph/topo.h: PCI_BW)."""
+PCIE_EFFICIENCY = 128 / 130 * 256 / (256 + 24)
+"""Share of a PCIe link's bits that are payload: 128b/130b coding, and packets of 256 bytes (the
+usual maximum) with 24 bytes of framing, header and LCRC (PCI Express Base Specification 3.0)."""
+
+PCIE_GEN3_X16 = 16 * 8e9 * PCIE_EFFICIENCY
+"""Payload of 16 lanes at 8 GT/s: 14.4 GB/s."""
 
 PCIE_GEN4_X16 = 2 * PCIE_GEN3_X16
-"""Assumption: the lane rate doubles, the efficiency stays (NCCL: AMD_ZEN34_BW is 24 too)."""
+"""At 16 GT/s."""
 
 PCIE_GEN5_X16 = 4 * PCIE_GEN3_X16
-"""Assumption: as above."""
+"""At 32 GT/s; more than a 400G NIC needs."""
 
 HOST_BRIDGE_FACTOR = 5 / 6
 """Peer-to-peer traffic through an Intel host bridge is cut into 64-byte TLPs and takes 6/5 of the

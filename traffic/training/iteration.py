@@ -12,8 +12,9 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
+from traffic.collectives.request import Collective
 from traffic.replay.check import check
-from traffic.replay.trace import NODE_LIMIT, CollectiveType, NodeKind, Trace, TraceNode
+from traffic.replay.trace import NODE_LIMIT, NodeKind, Trace, TraceNode
 from traffic.training.experts import token_matrix, transposed
 from traffic.training.job import TrainingJob
 from traffic.training.parallelism import Sharding
@@ -181,13 +182,13 @@ class _RankProgram:
 
     def _tensor_parallel(self, name: str) -> None:
         self._chained_collective(
-            f"{name} tp", CollectiveType.ALL_REDUCE, self._p.tp_group(self._at),
+            f"{name} tp", Collective.ALL_REDUCE, self._p.tp_group(self._at),
             size=activation_bytes(self._job),
         )  # fmt: skip
 
     def _expert_exchange(self, name: str, group: str, sizes: list[int]) -> None:
         self._chained_collective(
-            name, CollectiveType.ALL_TO_ALL_V, group, size=sum(sizes), sizes=tuple(sizes)
+            name, Collective.ALL_TO_ALLV, group, size=sum(sizes), sizes=tuple(sizes)
         )
 
     def _logits_seconds(self) -> float:
@@ -222,7 +223,7 @@ class _RankProgram:
         group = self._p.tp_group(self._at)
         if self._job.scatter_gather:
             self._chained_collective(
-                f"{name} gather", CollectiveType.ALL_GATHER, group,
+                f"{name} gather", Collective.ALL_GATHER, group,
                 size=stage_transfer_bytes(self._job),
             )  # fmt: skip
 
@@ -251,7 +252,7 @@ class _RankProgram:
             if group in self._groups and size:
                 gathered.append(
                     self._collective(
-                        f"{name} layer {layer} parameters", CollectiveType.ALL_GATHER, group,
+                        f"{name} layer {layer} parameters", Collective.ALL_GATHER, group,
                         after, size=-(-size // len(self._groups[group])),
                     )
                 )  # fmt: skip
@@ -281,7 +282,7 @@ class _RankProgram:
         tied = self._p.embedding_group(self._at)
         if self._job.shape.tied_embeddings and tied in self._groups:
             ready = self._collective(
-                "tied embeddings", CollectiveType.ALL_REDUCE, tied, self._chain, size=size
+                "tied embeddings", Collective.ALL_REDUCE, tied, self._chain, size=size
             )
             self._reduced.append(ready)
         group = self._p.dp_group(self._at)
@@ -300,9 +301,9 @@ class _RankProgram:
             size = sum(size for other, size, _ in self._pending if other == group)
             after = tuple(node for other, _, node in self._pending if other == group)
             self._pending = [entry for entry in self._pending if entry[0] != group]
-            kind, members = CollectiveType.ALL_REDUCE, len(self._groups[group])
+            kind, members = Collective.ALL_REDUCE, len(self._groups[group])
             if sharding is not Sharding.NONE:
-                kind = CollectiveType.REDUCE_SCATTER
+                kind = Collective.REDUCE_SCATTER
                 size = -(-size // members) * members
             self._reduced.append(self._collective("gradients", kind, group, after, size=size))
             if sharding is Sharding.OPTIMIZER or keep_whole:
@@ -315,7 +316,7 @@ class _RankProgram:
         self._reduced.clear()
         for group, size in self._sharded:
             gathered = self._collective(
-                "new parameters", CollectiveType.ALL_GATHER, group, (self._optimizer,), size=size
+                "new parameters", Collective.ALL_GATHER, group, (self._optimizer,), size=size
             )
             self._chain = (*self._chain, gathered)
         self._sharded.clear()
@@ -330,7 +331,7 @@ class _RankProgram:
         )  # fmt: skip
 
     def _chained_collective(
-        self, name: str, collective: CollectiveType, group: str, **fields: Any
+        self, name: str, collective: Collective, group: str, **fields: Any
     ) -> None:
         """A collective that the next computation waits for; none if the rank is alone."""
         if group in self._groups:
@@ -339,7 +340,7 @@ class _RankProgram:
     def _collective(
         self,
         name: str,
-        collective: CollectiveType,
+        collective: Collective,
         group: str,
         after: tuple[int, ...],
         **fields: Any,

@@ -12,7 +12,8 @@ import dataclasses
 import math
 from dataclasses import dataclass
 
-from traffic.replay.trace import CollectiveType, NodeKind, Trace, TraceNode, scaled
+from traffic.replay.demand import rank_totals
+from traffic.replay.trace import Trace, scaled
 from traffic.training.iteration import training_trace
 from traffic.training.job import TrainingJob, compute_rate
 from traffic.training.parallelism import Parallelism, RankOrder, Sharding
@@ -160,31 +161,6 @@ def scaled_job(
     )
     if scale is None:
         whole = training_trace(job)
-        sent = max(sent_bytes(whole, rank) for rank in range(world_size))
+        sent = max(rank_totals(whole))
         scale = min(1.0, rank_bytes / sent) if sent else 1.0
     return ScaledJob(job, published, scale)
-
-
-def sent_bytes(trace: Trace, rank: int) -> float:
-    """What a rank sends in all, its collectives with the fewest bytes that each can do with."""
-    return sum(
-        _sent(node, len(trace.members(node.group)) if node.kind is NodeKind.COLLECTIVE else 2)
-        for node in trace.ranks[rank]
-    )
-
-
-def _sent(node: TraceNode, members: int) -> float:
-    """Bytes per rank; the factors are those of nccl-tests (doc/PERFORMANCE.md)."""
-    if node.kind is NodeKind.SEND:
-        return node.size
-    factors = {
-        CollectiveType.ALL_REDUCE: 2 * (members - 1) / members,
-        CollectiveType.REDUCE_SCATTER: (members - 1) / members,
-        CollectiveType.ALL_GATHER: members - 1,
-        CollectiveType.ALL_TO_ALL: (members - 1) / members,
-        CollectiveType.ALL_TO_ALL_V: (members - 1) / members,
-        CollectiveType.BARRIER: 0,
-    }
-    if node.kind is NodeKind.COLLECTIVE and node.collective is not None:
-        return node.size * factors.get(node.collective, 1)
-    return 0

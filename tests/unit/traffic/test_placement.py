@@ -21,6 +21,8 @@ from traffic.placement import (
     rank_slots,
     total_cut,
 )
+from traffic.replay import traffic_matrix
+from traffic.training import ModelShape, Parallelism, RankOrder, TrainingJob, training_trace
 
 
 def fabric(groups, servers_per_group, gpus):
@@ -174,3 +176,21 @@ def test_slots_of_a_fabric_are_its_gpus_with_their_leaf():
 def test_unknown_strategies_are_refused():
     with pytest.raises(ValueError, match="unknown placement 'dense'; allowed: explicit, fragm"):
         place("dense", [], [])
+
+
+def test_a_training_job_is_placed_by_what_its_ranks_send():
+    """Data parallel rings are heavier than transfers between stages: replicas stay together."""
+    shape = ModelShape(
+        layers=4, hidden=48, feed_forward=192, heads=6, kv_heads=6, vocabulary=0, sequence=16
+    )
+    p = Parallelism(tp=1, pp=2, dp=4, order=RankOrder.TP_PP_DP)
+    trace = training_trace(TrainingJob(shape, p))
+    job = Job("training", p.world_size, traffic=traffic_matrix(trace))
+    slots = fabric(2, 4, 1)
+    (order,) = place("topology-aware", [job], slots)
+    group = {slot.slot: slot.group for slot in slots}
+    for name, members in p.groups().items():
+        if name.startswith("dp-"):
+            assert len({group[order[rank]] for rank in members}) == 1
+    (packed,) = place("packed", [job], slots)
+    assert cut(job, order, slots) < cut(job, packed, slots)

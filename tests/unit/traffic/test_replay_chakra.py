@@ -10,7 +10,8 @@ from chakra_files import COLL, COMP, RECV, SEND, et, node, number, text, varint
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from traffic.replay import CollectiveType, NodeKind, TraceError
+from traffic.collectives.request import Collective
+from traffic.replay import NodeKind, TraceError
 from traffic.replay.chakra import chakra_trace, files_by_rank, read_chakra
 from traffic.replay.protobuf import read_varint, signed, zigzag
 
@@ -46,7 +47,7 @@ def test_the_published_microbenchmark_layout():
     for nodes in trace.ranks:
         (only,) = nodes
         assert only.kind is NodeKind.COLLECTIVE
-        assert only.collective is CollectiveType.ALL_REDUCE
+        assert only.collective is Collective.ALL_REDUCE
         assert only.size == MEGABYTE
         assert trace.members(only.group) == tuple(range(8))
 

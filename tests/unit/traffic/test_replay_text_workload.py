@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from traffic.replay import WORLD, CollectiveType, NodeKind, TraceError
+from traffic.collectives.request import Collective
+from traffic.replay import WORLD, NodeKind, TraceError
 from traffic.replay.text_workload import parse_text_workload, text_workload_trace
 
 DATA_PARALLEL = b"""DATA
@@ -40,7 +41,7 @@ def by_name(trace, rank=0):
 def test_data_parallel_gradients_are_reduced_over_all_ranks():
     trace = trace_of(DATA_PARALLEL, world_size=4)
     collectives = [n for _, n in trace.nodes() if n.kind is NodeKind.COLLECTIVE]
-    assert {(n.collective, n.group) for n in collectives} == {(CollectiveType.ALL_REDUCE, WORLD)}
+    assert {(n.collective, n.group) for n in collectives} == {(Collective.ALL_REDUCE, WORLD)}
     assert [n.size for n in trace.ranks[3] if n.kind is NodeKind.COLLECTIVE] == [8192, 4096]
     nodes = by_name(trace)
     assert nodes["conv1 fwd", NodeKind.COMPUTE].duration == pytest.approx(100e-9)

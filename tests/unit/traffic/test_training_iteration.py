@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from traffic.replay import CollectiveType, NodeKind, check
+from traffic.collectives.request import Collective
+from traffic.replay import NodeKind, check, rank_totals
 from traffic.training import (
     ModelShape,
     Parallelism,
@@ -22,7 +23,6 @@ from traffic.training import (
 )
 from traffic.training.experts import token_matrix, transposed
 from traffic.training.pipeline import bubble_fraction, one_forward_one_backward
-from traffic.training.presets import sent_bytes
 from traffic.training.timeline import compute_seconds
 from traffic.training.volumes import (
     activation_bytes,
@@ -102,7 +102,7 @@ def test_tensor_parallel_all_reduces():
     made = job(tp=3, pp=2, micro_batches=3)
     trace = training_trace(made)
     for rank in range(6):
-        reduced = collectives(trace, rank, CollectiveType.ALL_REDUCE, "tp-")
+        reduced = collectives(trace, rank, Collective.ALL_REDUCE, "tp-")
         assert len(reduced) == 4 * 2 * 3  # two a layer each way, two layers, three micro-batches
         assert {node.size for node in reduced} == {activation_bytes(made)}
         assert sum(node.size for node in reduced) == tensor_parallel_bytes(made)
@@ -118,7 +118,7 @@ def test_scatter_gather_sends_a_part_per_rail_and_gathers_it_behind():
         assert {node.peer for node in sends} == {4}  # the same tensor rank of the next stage
         assert len(sends) == made.micro_batches
         sent[made.scatter_gather] = sum(node.size for node in sends)
-        gathers = collectives(trace, 4, CollectiveType.ALL_GATHER, "tp-")
+        gathers = collectives(trace, 4, Collective.ALL_GATHER, "tp-")
         assert len(gathers) == (made.micro_batches if made.scatter_gather else 0)
         assert all(node.size == stage_transfer_bytes(made) for node in gathers)
     assert sent[False] == 3 * sent[True]
@@ -127,7 +127,7 @@ def test_scatter_gather_sends_a_part_per_rail_and_gathers_it_behind():
 def test_gradients_are_reduced_in_buckets_that_overlap_the_backward_pass():
     made = job(dp=3, micro_batches=2, bucket=1)
     trace = training_trace(made)
-    reduced = collectives(trace, 0, CollectiveType.ALL_REDUCE, "dp-")
+    reduced = collectives(trace, 0, Collective.ALL_REDUCE, "dp-")
     assert [node.size for node in reduced] == [dense_layer_bytes(made)] * 4
     assert sum(node.size for node in reduced) == gradient_bytes(made, 0)
     names = {node.node_id: node.name for node in trace.ranks[0]}
@@ -138,7 +138,7 @@ def test_gradients_are_reduced_in_buckets_that_overlap_the_backward_pass():
     layer = next(n.duration for n in trace.ranks[0] if n.name == "bwd 1 layer 0")
     assert exposed_communication(trace, lambda node, ranks: layer / 3) == pytest.approx(layer / 3)
     large = training_trace(dataclasses.replace(made, bucket=2**40))
-    (only,) = collectives(large, 0, CollectiveType.ALL_REDUCE, "dp-")
+    (only,) = collectives(large, 0, Collective.ALL_REDUCE, "dp-")
     assert only.size == gradient_bytes(made, 0)
     assert exposed_communication(large, lambda node, ranks: 4 * layer / 3) == pytest.approx(
         4 * layer / 3
@@ -148,12 +148,12 @@ def test_gradients_are_reduced_in_buckets_that_overlap_the_backward_pass():
 def test_full_sharding_costs_half_as_much_again():
     whole = training_trace(job(dp=4, micro_batches=1))
     trace = training_trace(job(dp=4, micro_batches=1, sharding=Sharding.FULL))
-    assert sent_bytes(trace, 0) == pytest.approx(1.5 * sent_bytes(whole, 0))
+    assert rank_totals(trace)[0] == pytest.approx(1.5 * rank_totals(whole)[0])
     optimizer = training_trace(job(dp=4, micro_batches=1, sharding=Sharding.OPTIMIZER))
-    assert sent_bytes(optimizer, 0) == pytest.approx(sent_bytes(whole, 0))
+    assert rank_totals(optimizer)[0] == pytest.approx(rank_totals(whole)[0])
     made = job(dp=4, micro_batches=1)
-    gathers = collectives(trace, 0, CollectiveType.ALL_GATHER)
-    scatters = collectives(trace, 0, CollectiveType.REDUCE_SCATTER)
+    gathers = collectives(trace, 0, Collective.ALL_GATHER)
+    scatters = collectives(trace, 0, Collective.REDUCE_SCATTER)
     assert [node.size for node in gathers] == [dense_layer_bytes(made) // 4] * 8
     assert [node.size for node in scatters] == [dense_layer_bytes(made)] * 4
 
@@ -161,8 +161,8 @@ def test_full_sharding_costs_half_as_much_again():
 def test_layers_that_stay_gathered_are_gathered_once():
     kept = training_trace(job(dp=4, micro_batches=3, sharding=Sharding.FULL, reshard=False))
     dropped = training_trace(job(dp=4, micro_batches=3, sharding=Sharding.FULL, reshard=True))
-    assert len(collectives(kept, 0, CollectiveType.ALL_GATHER)) == 4
-    assert len(collectives(dropped, 0, CollectiveType.ALL_GATHER)) == 2 * 3 * 4
+    assert len(collectives(kept, 0, Collective.ALL_GATHER)) == 4
+    assert len(collectives(dropped, 0, Collective.ALL_GATHER)) == 2 * 3 * 4
 
 
 def test_gathering_a_layer_overlaps_the_layer_before():
@@ -170,7 +170,7 @@ def test_gathering_a_layer_overlaps_the_layer_before():
     layer = next(n.duration for n in trace.ranks[0] if n.name == "fwd 0 layer 1")
 
     def cost(node, ranks):
-        return 0.9 * layer if node.collective is CollectiveType.ALL_GATHER else 0.0
+        return 0.9 * layer if node.collective is Collective.ALL_GATHER else 0.0
 
     # the first layer of either pass is waited for, all others are there in time
     assert exposed_communication(trace, cost) == pytest.approx(2 * 0.9 * layer)
@@ -187,7 +187,7 @@ def test_tied_embeddings_are_added_up_between_first_and_last_stage():
 def test_experts_exchange_all_tokens_there_and_back():
     made = job(experts=8, dp=4, ep=4, imbalance=0.5, micro_batches=1)
     trace = training_trace(made)
-    by_rank = [collectives(trace, r, CollectiveType.ALL_TO_ALL_V) for r in range(4)]
+    by_rank = [collectives(trace, r, Collective.ALL_TO_ALLV) for r in range(4)]
     assert [len(nodes) for nodes in by_rank] == [4 * made.shape.layers] * 4
     for calls in zip(*by_rank, strict=True):
         if "dispatch" in calls[0].name:
@@ -204,7 +204,7 @@ def test_experts_exchange_all_tokens_there_and_back():
     (expected,) = {n.duration for _, n in even.nodes() if n.name == "fwd 0 layer 0 experts"}
     assert sum(experts) / 4 == pytest.approx(expected)
     assert max(experts) > 1.05 * expected
-    gradients = collectives(trace, 0, CollectiveType.ALL_REDUCE)
+    gradients = collectives(trace, 0, Collective.ALL_REDUCE)
     assert {n.group.split("-tp")[0] for n in gradients} == {"dp"}  # ep spans all replicas
     assert sum(n.size for n in gradients) == 4 * dense_layer_bytes(made)
 
@@ -212,7 +212,7 @@ def test_experts_exchange_all_tokens_there_and_back():
 def test_gradients_of_experts_are_reduced_among_the_ranks_that_have_them():
     made = job(experts=4, dp=4, ep=2, micro_batches=1)
     trace = training_trace(made)
-    gradients = collectives(trace, 3, CollectiveType.ALL_REDUCE, "expert-dp")
+    gradients = collectives(trace, 3, Collective.ALL_REDUCE, "expert-dp")
     assert {trace.members(n.group) for n in gradients} == {(1, 3)}
     assert sum(n.size for n in gradients) == 4 * expert_layer_bytes(made)
 

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from traffic.replay import rank_totals
 from traffic.training import (
     ModelShape,
     Parallelism,
@@ -19,7 +20,6 @@ from traffic.training import (
     timeline,
     training_preset_names,
 )
-from traffic.training.presets import sent_bytes
 from traffic.training.volumes import (
     activation_bytes,
     gradient_bytes,
@@ -131,8 +131,7 @@ def test_scaled_jobs_send_what_was_asked_for(name, world_size):
     trace = made.trace()
     assert trace.size_scale == trace.time_scale == made.scale
     # rounding up adds a byte per message at most
-    most = max(sent_bytes(trace, rank) for rank in range(world_size))
-    assert most == pytest.approx(2**20, rel=0.01)
+    assert max(rank_totals(trace)) == pytest.approx(2**20, rel=0.01)
 
 
 def test_worlds_are_compared_with_the_same_model_and_scale():
