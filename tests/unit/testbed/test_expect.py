@@ -185,3 +185,25 @@ def test_any_sequence_of_tokens_is_parsed_or_refused(words: list[str]) -> None:
     except ExpectationError:
         return
     assert outcome.passed in (True, False)
+
+
+@pytest.mark.parametrize(
+    ("text", "holds"),
+    [
+        ("e-ecmp.busbw > 1.2 * ecmp.busbw", True),
+        ("e-ecmp.busbw>1.2*ecmp.busbw", True),
+        ("e-ecmp.busbw > 1.5 * ecmp.busbw", False),
+        ("e-ecmp-16-qps.busbw / ecmp.busbw > 1.39", True),
+        ("ecmp.busbw < 0.7 * max(e-ecmp.busbw, e-ecmp-16-qps.busbw)", False),
+        ("ecmp.link_load_ratio > 3 and ecmp.links_idle >= 0.4", True),
+        ("e-ecmp.busbw - ecmp.busbw > 60 Gbps", True),
+    ],
+)
+def test_ratios_between_routing_variants(text: str, holds: bool) -> None:
+    run = {
+        "ecmp": {"busbw": 200e9, "link_load_ratio": 3.1, "links_idle": 0.4375},
+        "e-ecmp": {"busbw": 265e9, "link_load_ratio": 2.0, "links_idle": 0.1},
+        "e-ecmp-16-qps": {"busbw": 280e9, "link_load_ratio": 1.3, "links_idle": 0.0},
+    }
+    expectation = Expectation.parse(text, metrics=list(run["ecmp"]), variants=list(run))
+    assert expectation.evaluate(run).passed is holds
