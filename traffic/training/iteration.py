@@ -146,9 +146,9 @@ class _RankProgram:
             self._compute(name, attention + feed_forward)
         elif forward:
             self._attention(name, attention)
-            self._feed_forward(name, feed_forward, (iteration, micro_batch, layer), forward)
+            self._feed_forward(name, feed_forward, (iteration, micro_batch, layer))
         else:
-            self._feed_forward(name, feed_forward, (iteration, micro_batch, layer), forward)
+            self._feed_forward(name, feed_forward, (iteration, micro_batch, layer))
             self._attention(name, attention)
         self._layer_end = self._chain[0]
 
@@ -156,9 +156,7 @@ class _RankProgram:
         self._compute(f"{name} attention", seconds)
         self._tensor_parallel(f"{name} attention")
 
-    def _feed_forward(
-        self, name: str, seconds: float, labels: tuple[int, int, int], forward: bool
-    ) -> None:
+    def _feed_forward(self, name: str, seconds: float, labels: tuple[int, int, int]) -> None:
         group = self._p.ep_group(self._at)
         if group not in self._groups:
             self._compute(f"{name} feed-forward", seconds)
