@@ -165,3 +165,13 @@ def choices_below(topology: Topology, tier: int) -> int:
     for counts in up_ports.values():
         product *= max(counts.values())
     return product
+
+
+def choices_before(topology: Topology, tier: int, *, climbing: bool) -> int:
+    """What a tier's switches divide a destination's number by to get the digit they choose by.
+
+    On the way up each tier has a digit of its own. On the way down a switch chooses among those of
+    the tier below by the digit by which that tier is chosen on the way up, so that the destinations
+    below one leaf arrive from different switches.
+    """
+    return choices_below(topology, tier if climbing else tier - 2)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from controllers.entries import Entry
-from controllers.routes import choices_below, nics_below
+from controllers.routes import choices_before, nics_below
 from controllers.schemes.base import (
     RoutingScheme,
     RoutingView,
@@ -38,12 +38,14 @@ class PathPinning(RoutingScheme):
             for nics in nics_below(topology).values()
             for number, nic in enumerate(nics)
         }
-        divisor = choices_below(topology, topology.nodes[switch].tier)
+        tier = topology.nodes[switch].tier
+        divisors = {up: choices_before(topology, tier, climbing=up) for up in (True, False)}
         for prefix, live in view.hops[switch].items():
             if len(live) == 1:
                 yield route(topology, switch, prefix, to_switch(topology, live[0]))
                 continue
             members = view.members(switch, prefix)
+            divisor = divisors[live[0] in view.up_ports[switch]]
             for nic in view.destinations[prefix].nics:
                 digit = slices[nic.name] // divisor
                 port = members[digit % len(members)]

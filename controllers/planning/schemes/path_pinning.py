@@ -8,7 +8,7 @@ from controllers.planning.fabric import IntArray, count_up
 from controllers.planning.flows import FlowArrays
 from controllers.planning.placement import Hop, RoutedFabric
 from controllers.planning.schemes.base import HopByHopPlanner, register_planner
-from controllers.planning.schemes.static import choices_below
+from controllers.planning.schemes.static import choices_before, divisors_of
 
 
 @register_planner
@@ -20,13 +20,13 @@ class PathPinningPlanner(HopByHopPlanner):
     def prepare(self, routed: RoutedFabric, flows: FlowArrays) -> None:
         """Number the NICs of every leaf; a NIC with two ports counts on its first leaf."""
         self._slices = count_up(routed.fabric.nic_leaves[:, 0])
-        self._divisors = choices_below(routed.fabric)
+        self._divisors = choices_before(routed.fabric)
 
     def choose(self, routed: RoutedFabric, flows: FlowArrays, hop: Hop) -> IntArray:
         """Pinned among the members that there would be if all links were up."""
-        fabric, groups = routed.fabric, routed.groups
+        groups = routed.groups
         destinations = flows.destinations[hop.flows]
-        digits = self._slices[destinations] // self._divisors[fabric.tiers[hop.switches]]
+        digits = self._slices[destinations] // divisors_of(routed, self._divisors, hop)
         sizes = groups.sizes(hop.groups)
         edges = groups.member(hop.groups, digits % sizes)
         if not routed.healthy:

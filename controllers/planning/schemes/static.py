@@ -22,18 +22,29 @@ class StaticPlanner(HopByHopPlanner):
         order = np.argsort(fabric.nic_sets, kind="stable")
         self._numbers = np.empty(fabric.nics, dtype=np.int64)
         self._numbers[order] = np.arange(fabric.nics)
-        self._divisors = choices_below(fabric)
+        self._divisors = choices_before(fabric)
 
     def choose(self, routed: RoutedFabric, flows: FlowArrays, hop: Hop) -> IntArray:
         """The digit of the destination that belongs to the switch's tier."""
         sizes = routed.groups.sizes(hop.groups)
         numbers = self._numbers[flows.destinations[hop.flows]]
-        digits = numbers // self._divisors[routed.fabric.tiers[hop.switches]]
+        digits = numbers // divisors_of(routed, self._divisors, hop)
         return routed.groups.member(hop.groups, digits % sizes)
 
 
-def choices_below(fabric: ArrayFabric) -> IntArray:
-    """By tier: the product of the widest fans of up ports in the tiers below it."""
+def choices_before(fabric: ArrayFabric) -> IntArray:
+    """``controllers.routes.choices_before`` by (climbing or not, tier)."""
+    top = int(fabric.tiers.max())
     fans = np.bincount(fabric.lower, minlength=fabric.switches)
-    widest = [max(fans[fabric.tiers == t].max(), 1) for t in range(1, fabric.tiers.max() + 1)]
-    return np.concatenate([[1, 1], np.cumprod(widest)[:-1]]).astype(np.int64)
+    widest = [max(int(fans[fabric.tiers == tier].max()), 1) for tier in range(1, top + 1)]
+    below = np.concatenate([[1, 1], np.cumprod(widest)[:-1]])
+    down = below[np.maximum(np.arange(top + 1) - 2, 0)]
+    return np.stack([down, below]).astype(np.int64)
+
+
+def divisors_of(routed: RoutedFabric, divisors: IntArray, hop: Hop) -> IntArray:
+    """What each switch of a hop divides destinations' numbers by."""
+    first = routed.groups.member(hop.groups, np.zeros_like(hop.groups))
+    climbing = (first < routed.fabric.links).astype(np.int64)
+    found: IntArray = divisors[climbing, routed.fabric.tiers[hop.switches]]
+    return found

@@ -215,6 +215,14 @@ def small_non_blocking() -> ArrayFabric:
     return catalogue.leaf_spine("1:1", leaves=8, spines=8, gpus_per_leaf=8, gpus_per_server=4)
 
 
+def test_static_never_collides_on_the_last_hop_of_three_tiers() -> None:
+    """The destinations below a leaf come down through different spines."""
+    fabric = catalogue.three_tier("3", zones=2, leaves=4, spines=4, cores=4, gpus_per_leaf=4)
+    (static,) = study(["static"], Question(fabric, "permutation", 32, seeds=range(5)))
+    assert static.layers[-1].name == "spine to leaf"
+    assert static.layers[-1].most.p99 == 1.0
+
+
 def test_figures_of_a_placement_by_hand() -> None:
     """Three flows over the same uplink, one within the leaf."""
     fabric = catalogue.leaf_spine("hand", leaves=2, spines=2, gpus_per_leaf=4, gpus_per_server=1)
