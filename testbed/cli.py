@@ -206,6 +206,8 @@ def plan(
 @app.command("list")
 def list_() -> int:
     """List scenarios, and the strategies that they can name."""
+    from controllers.planning.catalogue import CATALOGUE
+    from controllers.planning.flows import PATTERNS
     from testbed import registries
     from testbed.scenario import ScenarioError, load_scenario, scenario_files
 
@@ -221,6 +223,8 @@ def list_() -> int:
         ("routing schemes", registries.scheme_parameters()),
         ("workloads", registries.workload_parameters()),
         ("recovery of rc", registries.recovery_names("rc")),
+        ("full-size fabrics", CATALOGUE),
+        ("planned patterns", PATTERNS),
     ):
         print(_hanging(what, ", ".join(sorted(names))))
     return ExitStatus.OK

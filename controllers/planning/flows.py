@@ -58,7 +58,8 @@ def make_flows(
     """The flows of a pattern among the first ``gpus`` GPUs, ``qps`` QPs per connection.
 
     All QPs of a connection share a UDP source port unless ``port_per_qp``. Raises ValueError for an
-    unknown pattern (it lists the known ones) or a number of GPUs that the fabric does not have.
+    unknown pattern (it lists the known ones), a number of GPUs that the fabric does not have, or a
+    pattern that sends nothing.
     """
     if pattern not in PATTERNS:
         raise ValueError(f"pattern {pattern!r} is unknown; allowed: {', '.join(PATTERNS)}")
@@ -67,6 +68,11 @@ def make_flows(
     random = np.random.default_rng(seed)
     receivers = PATTERNS[pattern](fabric, gpus, random)
     senders = np.flatnonzero(receivers != np.arange(gpus))
+    if not senders.size:
+        raise ValueError(
+            f"{pattern} of {gpus} GPUs stays within a server of {fabric.gpus_per_server}: "
+            "allowed: more GPUs"
+        )
     connections = np.repeat(np.arange(len(senders)), qps)
     sources = np.repeat(senders, qps)
     destinations = np.repeat(receivers[senders], qps)
@@ -133,13 +139,12 @@ PATTERNS: dict[str, Pattern] = {
 
 
 def _rings(fabric: ArrayFabric, gpus: int, *cycles: IntArray) -> IntArray:
-    """Every GPU sends to the same rail of the next server of its cycle; a lone server to none."""
+    """Every GPU sends to the same rail of the next server of its cycle; a lone one to itself."""
     per_server = fabric.gpus_per_server
     receivers = np.arange(gpus)
     for cycle in cycles:
-        following = np.roll(cycle, -1)
         for rail in range(per_server):
-            source, destination = cycle * per_server + rail, following * per_server + rail
-            present = (source < gpus) & (destination < gpus)
-            receivers[source[present]] = destination[present]
+            ring = cycle * per_server + rail
+            ring = ring[ring < gpus]  # the last server may be in part
+            receivers[ring] = np.roll(ring, -1)
     return receivers

@@ -111,6 +111,13 @@ def test_every_gpu_sends_once_and_receives_once(pattern: str) -> None:
     assert (flows.rates == RATE).all()
 
 
+def test_rings_go_round_servers_that_a_job_has_in_part() -> None:
+    for seed in range(5):
+        flows = make_flows(small(), "scattered-ring", gpus=62, seed=seed)
+        assert sorted(flows.destinations.tolist()) == flows.sources.tolist() == [*range(62)]
+        assert (flows.sources % 4 == flows.destinations % 4).all()
+
+
 @pytest.mark.parametrize("pattern", ["ring", "scattered-ring", "all-reduce"])
 def test_rings_stay_on_their_rail(pattern: str) -> None:
     flows = make_flows(small(), pattern, gpus=64, seed=5)
@@ -149,6 +156,7 @@ def test_queue_pairs_alternate_between_the_ports_of_a_nic() -> None:
     [
         (64, "ribbon", "pattern 'ribbon' is unknown; allowed: permutation, ring,"),
         (1, "ring", "1 GPUs: small has 64"),
+        (4, "ring", "ring of 4 GPUs stays within a server of 4: allowed: more GPUs"),
         (65, "ring", "65 GPUs: small has 64"),
     ],
 )
