@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from testbed.calibration import choose_dilation, measure_unit, nic_rate
 from testbed.report.quantities import format_quantity, three_digits
-from testbed.routes import PlannedPath, plan_routes
+from testbed.routes import PlannedPath, PlannedRoutes, plan_routes
 from testbed.scenario import Scenario, build_topology, plan_traffic, resolve_variants
 from testbed.topology import Topology
 from testbed.topology.wiring import oversubscription
@@ -105,12 +105,13 @@ def _print_traffic(scenario: Scenario, topology: Topology, plan: Plan, console: 
     table = Table()
     for column in ("flow", "from", "to", "bytes", "start", "port", "switches"):
         table.add_column(column, overflow="fold")
-    paths = predicted_paths(scenario, topology, plan)
+    routes = plan_routes(scenario, topology, plan)
     for flow in plan.flows[:ROWS]:
-        connection = plan.connections[flow.connection]
-        ways = paths[flow.connection]
-        switches = [topology.interfaces[name].node for name in ways[0].interfaces[1:]]
-        others = f" or {len(ways) - 1} other ways" if len(ways) > 1 else ""
+        # the scheme may have chosen other source ports than the plan had
+        connection = routes.plan.connections[flow.connection]
+        ways = _ways_of_group(routes, flow.connection)
+        switches = [topology.interfaces[name].node for name in ways[0][1:]]
+        others = {1: "", 2: " or 1 other way"}.get(len(ways), f" or {len(ways) - 1} other ways")
         table.add_row(
             str(flow.index),
             str(connection.source_rank),
@@ -123,6 +124,13 @@ def _print_traffic(scenario: Scenario, topology: Topology, plan: Plan, console: 
     console.print(table)
     _print_rest(len(plan.flows), "flows", console)
     _print_figures(scenario, topology, plan, console)
+
+
+def _ways_of_group(routes: PlannedRoutes, connection: int) -> list[tuple[str, ...]]:
+    """The different ways that the queue pairs of a connection's group may take, its own first."""
+    group = routes.plan.group(connection)
+    ways = (way.interfaces for index in group for way in routes.paths[index, False])
+    return list(dict.fromkeys(ways))
 
 
 def _print_figures(scenario: Scenario, topology: Topology, plan: Plan, console: Console) -> None:

@@ -51,6 +51,14 @@ def test_auto_dilation_is_estimated() -> None:
     assert "dilation auto, about " in console.file.getvalue()
 
 
+def test_ways_of_all_queue_pairs_are_counted() -> None:
+    overrides = ["topology.spines=4", "routing.scheme=disjoint", "nic.qps_per_connection=4"]
+    text = shown(*overrides, name="all-to-all")
+    assert "or 3 other ways" in " ".join(text.replace("│", " ").split())
+    # disjoint searches its ports from the first one on
+    assert "49152" in text
+
+
 @pytest.mark.parametrize("scheme", ["ecmp", "static"])
 def test_predicted_paths_are_wired(scheme: str) -> None:
     scenario = load_scenario("all-to-all", [f"routing.scheme={scheme}"])
