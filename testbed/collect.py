@@ -86,6 +86,7 @@ def collect(
                 subject=record.subject,
                 links=list(record.links),
                 flushed_packets=record.flushed,
+                reaction=record.reaction,
             )
             for record in m.faults
         ],

@@ -43,7 +43,7 @@ class FailureError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class FaultRecord:
-    """Something that happened at an emulated time: a fault, or what the fabric did about it.
+    """Something that happened at an emulated time: a fault, or a ``reaction`` of the fabric.
 
     ``flushed`` counts the frames that a cut link lost from its queues.
     """
@@ -53,6 +53,7 @@ class FaultRecord:
     subject: str = ""
     links: tuple[str, ...] = ()
     flushed: int = 0
+    reaction: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +184,8 @@ class FailureAgent:
             case FaultKind.CONTROLLER_RESTART:
                 self._controller.restart()
                 self._restarted = True
-        self._record(event.kind, event.subject, event.links, flushed)
+        record = FaultRecord(self._clock.now(), event.kind, event.subject, event.links, flushed)
+        self.records.append(record)
 
     def _cut(self, links: Iterable[str]) -> int:
         """Take links down; returns how many frames their queues lost."""
@@ -221,9 +223,9 @@ class FailureAgent:
         """See what the controller has done, and give it the next thing to do."""
         if self._restarted and self._controller.in_force(self._version):
             self._restarted = False
-            self._record("controller back")
+            self._react("controller back")
         if self._awaited is not None and self._controller.in_force(self._awaited[0]):
-            self._record("entries in force", self._awaited[1])
+            self._react("entries in force", self._awaited[1])
             self._awaited = None
             self._settled_at = time.monotonic() + REVALIDATION
         if self._updates and self._awaited is None and time.monotonic() >= self._settled_at:
@@ -248,10 +250,8 @@ class FailureAgent:
         paths = self._network.routes(state).paths
         return {connection: ways for (connection, reverse), ways in paths.items() if not reverse}
 
-    def _record(
-        self, what: str, subject: str = "", links: tuple[str, ...] = (), flushed: int = 0
-    ) -> None:
-        self.records.append(FaultRecord(self._clock.now(), what, subject, links, flushed))
+    def _react(self, what: str, subject: str = "") -> None:
+        self.records.append(FaultRecord(self._clock.now(), what, subject, reaction=True))
 
 
 class _TrafficMatrix:

@@ -162,16 +162,6 @@ def slowed_from_start(topology: Topology, faults: Faults) -> Topology:
     return replace(topology, interfaces=interfaces)
 
 
-def slowed_later(topology: Topology, faults: Faults) -> frozenset[str]:
-    """The interfaces whose rate changes while traffic runs. Raises FaultError."""
-    links = [
-        _slow_link(topology, position, fault)
-        for position, fault in enumerate(faults.slow)
-        if fault.at > 0
-    ]
-    return frozenset(links) | {topology.interfaces[link].peer for link in links}
-
-
 def _changes(faults: Faults, topology: Topology) -> Iterator[_Change]:
     for position, cut in enumerate(faults.links):
         links = (_link(topology, f"links.{position}.link", cut.link),)

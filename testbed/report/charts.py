@@ -21,6 +21,9 @@ from testbed.results import METRICS, PsnTrace, RunResult, VariantResult, atomic_
 MAX_QUEUES = 3
 """Queues drawn per variant, deepest first."""
 
+MAX_FAULTS = 8
+"""Faults marked per variant, first ones first."""
+
 NAME_COLUMNS = 22
 """Characters of a variant's name beside its bars, before it goes on a second line."""
 
@@ -180,6 +183,13 @@ def _queue_panel(
         ax.text(
             0.995, limit, f"limit {format_quantity(limit, 'B')}", fontsize=8.5, color=GREY,
             transform=ax.get_yaxis_transform(), va="bottom", ha="right", clip_on=True, zorder=13,
+        )  # fmt: skip
+    for fault in [fault for fault in variant.faults if not fault.reaction][:MAX_FAULTS]:
+        place = float(axis.position(np.array([fault.time]))[0])
+        ax.axvline(place, color=GREY, linestyle=":", linewidth=1, zorder=2)
+        ax.text(
+            place, 0.97, f" {fault.what} {fault.subject}".rstrip(), fontsize=8, color=GREY,
+            transform=ax.get_xaxis_transform(), va="top", rotation=90, clip_on=True, zorder=13,
         )  # fmt: skip
     ax.set_title(variant.name, fontsize=10, loc="left", color=GREY, pad=3)
     ax.legend(

@@ -6,6 +6,7 @@ called equal, and a missing value is said to be missing.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from testbed.report.quantities import format_quantity, plural, three_digits
@@ -165,6 +166,31 @@ def waiting_finding(result: RunResult) -> str:
                 f"{format_quantity(slowest.completion_time, 's')}) with {variant.name}"
             )
     return f"The slowest flow mostly waits, for {' and for '.join(parts)}" if parts else ""
+
+
+def failure_finding(result: RunResult) -> str:
+    """How many flows failed, how, and after which fault; empty if none did."""
+    parts = []
+    for variant in result.variants:
+        failed = Counter(flow.status for flow in variant.flows if flow.failed)
+        if not failed:
+            continue
+        name = f" with {variant.name}" if len(result.variants) > 1 else ""
+        how = ", ".join(f"{count} {status}" for status, count in sorted(failed.items()))
+        parts.append(
+            f"{failed.total()} of {plural(len(variant.flows), 'flow')} failed{name} ({how})"
+            f"{_after_faults(variant)}"
+        )
+    return "; ".join(parts)
+
+
+def _after_faults(variant: VariantResult) -> str:
+    """The first fault that took links away, and how many more did; empty if none did."""
+    cuts = [f"{f.what} {f.subject}" for f in variant.faults if f.links and "down" in f.what]
+    if not cuts:
+        return ""
+    more = f" and {plural(len(cuts) - 1, 'more fault')}" if cuts[1:] else ""
+    return f" after {cuts[0]}{more}"
 
 
 def _parameter(result: RunResult, variant: VariantResult, dotted: str) -> object:

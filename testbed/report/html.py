@@ -25,7 +25,7 @@ _CHARTS = {
     "links": (
         findings.link_finding,
         "Bytes of requests on each link that an equal-cost path of some flow leads through, by "
-        "switch. A cross is a link that carried none.",
+        "switch; a cross marks one that carried none, where there is room for it.",
     ),
     "psn": (
         findings.psn_finding,
@@ -57,7 +57,7 @@ def render(result: RunResult, charts: Mapping[str, Path]) -> str:
     by_name = {variant.name: variant for variant in result.variants}
     grid = grid_of(result)
     sentences = [make(result) for name, (make, _) in _CHARTS.items() if _told(name, charts)]
-    sentences.append(findings.waiting_finding(result))
+    sentences += [findings.waiting_finding(result), findings.failure_finding(result)]
     return environment.get_template(TEMPLATE).render(
         result=result,
         met=sum(expectation.met for expectation in result.expectations),

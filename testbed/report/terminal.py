@@ -124,7 +124,11 @@ def _table(console: Console) -> Table:
 
 def _print_causes(result: RunResult, console: Console) -> None:
     """Why it took so long, after the table that says how long."""
-    sentences = [findings.queue_finding(result), findings.waiting_finding(result)]
+    sentences = [
+        findings.failure_finding(result),
+        findings.queue_finding(result),
+        findings.waiting_finding(result),
+    ]
     if shows_links(result):
         sentences.insert(0, findings.link_finding(result))
     for sentence in sentences:

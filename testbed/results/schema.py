@@ -245,7 +245,7 @@ class CollectiveResult(_Model):
 
 
 class FaultRecord(_Model):
-    """A fault, or what the fabric did about one: ``what`` to ``subject``, at an emulated time.
+    """A fault, or a ``reaction`` of the fabric: ``what`` to ``subject``, at an emulated time.
 
     ``flushed_packets`` is what waited in the queues of a link that went down; what was sent into
     it later is in the ledger beside it, for the same reason.
@@ -256,6 +256,7 @@ class FaultRecord(_Model):
     subject: str = ""
     links: list[str] = Field(default_factory=list, description="those that changed their state")
     flushed_packets: int = 0
+    reaction: bool = False
 
 
 class PathChange(_Model):
