@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from traffic.bounds import ETHERNET_OVERHEAD, PACKET_HEADERS
@@ -44,21 +45,32 @@ class CostModel:
         return size * 8 / self.rate
 
 
-def estimate(schedule: Schedule, model: CostModel) -> float:
+def estimate(
+    schedule: Schedule,
+    model: CostModel,
+    latency: Callable[[int, int], float] | None = None,
+) -> float:
     """Seconds of emulated time from the start of a schedule to its last completion.
 
     A connection has no more messages under way than the schedule's chunking allows; a SEND is
-    complete when its acknowledgement has come back.
+    complete when its acknowledgement has come back. ``latency(source, destination)`` takes the
+    place of the model's where paths through the network differ.
     """
-    return max(_Simulation(schedule, model).run(), default=0.0)
+    return max(_Simulation(schedule, model, latency).run(), default=0.0)
 
 
 class _Simulation:
     """Event-driven: messages wait for their dependencies, then for a port, in order of time."""
 
-    def __init__(self, schedule: Schedule, model: CostModel) -> None:
+    def __init__(
+        self,
+        schedule: Schedule,
+        model: CostModel,
+        latency: Callable[[int, int], float] | None,
+    ) -> None:
         self._graph = graph = ScheduleGraph(schedule)
         self._model = model
+        self._latency = latency or (lambda source, destination: model.latency)
         self._itemsize = schedule.request.itemsize
         self._in_flight = schedule.chunking.messages_in_flight
         self._unmet = [0] * len(graph.steps)
@@ -132,7 +144,7 @@ class _Simulation:
         step, model = self._graph.steps[number], self._model
         sizes = self._graph.sizes[port[0]][step.slot : step.slot + step.count]
         duration = model.transfer_time(sum(sizes) * self._itemsize, local=step.local)
-        latency = model.nvlink_latency if step.local else model.latency
+        latency = model.nvlink_latency if step.local else self._latency(port[0], step.peer)
         self._send_free[port] = now + duration
         heapq.heappush(self._events, (now + duration, number, False))
         peer = step.peer, step.local

@@ -1,21 +1,19 @@
-"""One collective of one communicator, by any algorithm that can do it, on real numbers."""
+"""A collective of one or more communicators, by any algorithm that can do it, on real numbers."""
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import replace
 from functools import lru_cache
 from itertools import pairwise
 from typing import Annotated, Any, Literal
 
-from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
 from testbed.units import Size
 from traffic.collectives.algorithms import algorithm_names, create_algorithm
 from traffic.collectives.choice import DEFAULT_TABLE, AlgorithmRule
-from traffic.collectives.expected import evaluate, output_expressions
-from traffic.collectives.lowering import buffer_offsets, lower
+from traffic.collectives.communicators import Communicator, Verifier, place
+from traffic.collectives.lowering import lower
 from traffic.collectives.request import (
     Collective,
     CollectiveRequest,
@@ -23,11 +21,11 @@ from traffic.collectives.request import (
     bus_factor,
     largest_buffer,
 )
-from traffic.collectives.schedule import Schedule, byte_bounds
-from traffic.payload import count_wrong, elements_of, initial_slice
+from traffic.collectives.schedule import Schedule
 from traffic.plan import (
     MAX_MESSAGE_BYTES,
     DataType,
+    MemoryPlan,
     Operation,
     Plan,
     PlanError,
@@ -86,6 +84,10 @@ class CollectiveParameters(WorkloadParameters):
         None,
         description="who takes part, in the communicator's order; default: all that have a GPU",
     )
+    groups: tuple[tuple[int, ...], ...] | None = Field(
+        None,
+        description="instead of ranks: several communicators of one size that do it all at once",
+    )
     gpus_per_server: int = Field(
         1, ge=1, description="how many ranks in a row the algorithm takes for one server's GPUs"
     )
@@ -103,37 +105,39 @@ class CollectiveParameters(WorkloadParameters):
 
 @register_workload
 class CollectiveWorkload(Workload):
-    """A schedule, lowered: one flow per connection and channel."""
+    """A schedule per communicator, lowered: one flow per connection and channel."""
 
     name = "collective"
     is_collective = True
     Parameters = CollectiveParameters
 
     def fill(self, builder: PlanBuilder, parameters: Any) -> None:
-        """Give every rank its input, its output and the schedule's scratch memory."""
+        """Give every rank its inputs, then its outputs and the schedules' scratch memory."""
         p: CollectiveParameters = parameters
-        ranks = members(p.ranks, builder.gpu_ranks)
         builder.dtype, builder.reduction = p.dtype, p.reduction
         try:
-            schedule = schedule_of(p, len(ranks), builder.seed)
+            communicators, memory = _communicators(p, builder.gpu_ranks, builder.seed)
         except ScheduleError as error:
             raise PlanError(str(error)) from None
-        buffers = buffer_offsets(schedule)
-        for rank, buffer in zip(ranks, buffers, strict=True):
-            builder.memory(rank, initialised=buffer.output, total=buffer.end)
-        lowering = lower(schedule, builder, buffers=buffers, ranks=ranks, operation=p.operation)
-        if lowering.flows == 0:
-            raise PlanError(f"size: {p.size} bytes leave {p.collective} nothing to send")
+        for rank, needed in memory.items():
+            builder.memory(rank, initialised=needed.initialised, total=needed.total)
+        for c in communicators:
+            lowering = lower(
+                c.schedule, builder, buffers=c.buffers, ranks=c.ranks, operation=p.operation
+            )
+            if lowering.flows == 0:
+                raise PlanError(f"size: {p.size} bytes leave {p.collective} nothing to send")
 
     def reference(self, plan: Plan) -> Reference:
-        """S and the factor as nccl-tests has them for each collective."""
+        """S and the factor as nccl-tests has them for each collective, of one communicator."""
         p: Any = plan.parameters
-        request = schedule_of(p, len(members(p.ranks, plan.gpu_ranks)), plan.seed).request
+        communicators, _ = _communicators(p, plan.gpu_ranks, plan.seed)
+        request = communicators[0].schedule.request
         return Reference(
             payload_bytes=plan.payload_bytes,
             size_bytes=request.elements * request.itemsize,
             bus_factor=bus_factor(request.collective, request.ranks),
-            ranks=request.ranks,
+            ranks=len({rank for communicator in communicators for rank in communicator.ranks}),
         )
 
     def verify(self, plan: Plan, rank: int, memory: Any) -> int:
@@ -142,11 +146,37 @@ class CollectiveWorkload(Workload):
         That order is known, so even floats must agree bit for bit.
         """
         p: Any = plan.parameters
-        order = members(p.ranks, plan.gpu_ranks)
-        if rank not in order:
-            return 0
-        result = _result(p, len(order), plan.seed)
-        return result.wrong_elements(plan, order, order.index(rank), memory)
+        return sum(
+            verifier.wrong_elements(plan, rank, memory)
+            for verifier in _verifiers(p, plan.gpu_ranks, plan.seed)
+        )
+
+
+def _groups(p: CollectiveParameters, gpu_ranks: tuple[int, ...]) -> list[tuple[int, ...]]:
+    """The ranks of every communicator. Raises PlanError for groups that do not fit."""
+    if p.groups is None:
+        return [members(p.ranks, gpu_ranks)]
+    if p.ranks is not None or not p.groups:
+        raise PlanError("groups: allowed: one list of ranks or more, and then no ranks beside it")
+    if len({len(group) for group in p.groups}) > 1:
+        raise PlanError("groups: they have different sizes; allowed: groups of one size")
+    return [members(group, gpu_ranks) for group in p.groups]
+
+
+@lru_cache(maxsize=4)
+def _communicators(
+    p: CollectiveParameters, gpu_ranks: tuple[int, ...], seed: int
+) -> tuple[list[Communicator], dict[int, MemoryPlan]]:
+    groups = _groups(p, gpu_ranks)
+    schedule = schedule_of(p, len(groups[0]), seed)
+    return place([(group, schedule) for group in groups])
+
+
+@lru_cache(maxsize=1)
+def _verifiers(
+    p: CollectiveParameters, gpu_ranks: tuple[int, ...], seed: int
+) -> tuple[Verifier, ...]:
+    return tuple(map(Verifier, _communicators(p, gpu_ranks, seed)[0]))
 
 
 @lru_cache(maxsize=4)
@@ -211,44 +241,3 @@ def _counts(elements: int, ranks: int, imbalance: float, seed: int) -> tuple[tup
             places.append(round(elements * at / total))
         rows.append(tuple(end - begin for begin, end in pairwise(places)))
     return tuple(rows)
-
-
-class _Result:
-    """What the ranks must hold; remembers the digests of slots that several ranks have alike."""
-
-    def __init__(self, schedule: Schedule) -> None:
-        self._schedule = schedule
-        self._buffers = buffer_offsets(schedule)
-        self._outputs = output_expressions(schedule)
-        self._digests: dict[int, bytes] = {}
-
-    def wrong_elements(self, plan: Plan, order: tuple[int, ...], member: int, memory: Any) -> int:
-        """Elements of a member's output that are not what they must be."""
-        itemsize = plan.dtype.itemsize
-        bounds = [byte_bounds(layout.input, itemsize) for layout in self._schedule.layouts]
-
-        def read(rank: int, slot: int) -> NDArray[Any]:
-            begin, end = bounds[rank][slot]
-            return initial_slice(plan, order[rank], begin, end - begin)
-
-        wrong, base = 0, self._buffers[member].output
-        places = byte_bounds(self._schedule.layouts[member].output, itemsize)
-        for (begin, end), expression in zip(places, self._outputs[member], strict=True):
-            if expression is None:
-                continue
-            actual = elements_of(plan, memory, base + begin, end - begin)
-            if self._digests.get(id(expression)) == _digest(actual):
-                continue
-            expected = evaluate(expression, read, plan.reduction)
-            self._digests[id(expression)] = _digest(expected)
-            wrong += count_wrong(actual, expected)
-        return wrong
-
-
-@lru_cache(maxsize=1)
-def _result(p: CollectiveParameters, ranks: int, seed: int) -> _Result:
-    return _Result(schedule_of(p, ranks, seed))
-
-
-def _digest(values: NDArray[Any]) -> bytes:
-    return hashlib.blake2b(values.tobytes(), digest_size=16).digest()

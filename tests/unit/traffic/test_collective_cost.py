@@ -94,6 +94,13 @@ def test_nvlink_takes_what_stays_in_the_server():
     assert tiers < 0.35 * flat
 
 
+def test_latency_can_differ_between_paths():
+    request = CollectiveRequest(Collective.BROADCAST, 4, 10, chunking=ONE_MESSAGE)
+    schedule = create_algorithm("ring").schedule(request)
+    far = estimate(schedule, MODEL, latency=lambda source, destination: 1.0 * (source == 2))
+    assert far == pytest.approx(2.0 + 3 * seconds(40))  # there, and the acknowledgement back
+
+
 def test_packets_have_headers():
     with_headers = CostModel(latency=0, rate=RATE, path_mtu=4096)
     extra = with_headers.transfer_time(2 * 4096) - MODEL.transfer_time(2 * 4096)

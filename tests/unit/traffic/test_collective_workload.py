@@ -176,6 +176,21 @@ def test_some_ranks_only_in_any_order():
     assert [memory.total for memory in plan.memory][0::2] == [0, 0, 0]
 
 
+@pytest.mark.parametrize("groups", [((0, 1, 2), (5, 4, 3)), ((0, 1), (1, 2), (2, 0))])
+def test_several_communicators_at_once(groups):
+    """Disjoint or not: every rank has buffers of its own for each of its communicators."""
+    plan = plan_of(6, groups=groups, size=3000, dtype="float16")
+    memories = run_lossless(plan, seed=4)
+    assert wrong(plan, memories) == [0] * 6
+    assert races(plan) == []
+    assert create_workload("collective").reference(plan).size_bytes == 3000
+    often = [sum(rank in group for group in groups) for rank in range(6)]
+    assert [memory.initialised for memory in plan.memory] == [3000 * times for times in often]
+    for rank in {rank for group in groups for rank in group}:
+        memories[rank][plan.memory[rank].initialised] ^= 1
+        assert verify_rank(plan, rank, memories[rank]) == 1
+
+
 def test_two_collectives_after_each_other_in_one_plan():
     """The second all-reduces the output of the first: n times the sum. Operations of the second
     wait for those of the first at their own rank."""
@@ -300,6 +315,10 @@ def test_bus_factors_are_those_of_nccl_tests(collective, factor):
         ({"root": 4}, "root: 4; allowed: 0 to 3"),
         ({"ranks": (0, 4)}, "ranks: 4 has no GPU; allowed: 0 to 3"),
         ({"ranks": (0, 0)}, "ranks: 0 is listed twice"),
+        ({"groups": ()}, "groups: allowed: one list of ranks or more"),
+        ({"groups": ((0, 1),), "ranks": (0, 1)}, "no ranks beside it"),
+        ({"groups": ((0, 1), (1, 2, 3))}, "different sizes"),
+        ({"groups": ((0, 1), (1, 4))}, "ranks: 4 has no GPU"),
         ({"ranks": (1,)}, "ranks: 1 listed; allowed: 2 or more"),
         ({"gpus_per_server": 3}, "gpus_per_server: 3 does not divide 4"),
         ({"collective": "gather", "size": 4}, "size: 4 bytes leave gather nothing to send"),
