@@ -1,5 +1,6 @@
-"""Proves schedules: runs a plan on sets of contributions instead of numbers.
+"""Proves plans: runs one on sets of contributions instead of numbers.
 
+``traffic.collectives.proof`` does the same with schedules, before they have places in memory.
 ``contributions`` follows whose data reached which place through a plan's SEND, REDUCE and COPY
 operations, in one possible order. ``races`` shows that no other order can give anything else:
 two operations that touch the same bytes, one of them writing, must be ordered by dependencies.
@@ -51,20 +52,6 @@ def contributions(plan: Plan) -> list[SymbolicMemory]:
         elif plan.ops[partner[key][0]][partner[key][1]].remote_offset != op.offset:
             raise PlanError(f"{op} expects its message where the SEND does not put it")
     return memories
-
-
-def wrong_all_reduce_units(plan: Plan, size: int) -> int:
-    """Units of the first ``size`` bytes, over all ranks, that are not the sum of all ranks.
-
-    A right unit holds every rank's data of the same place, each exactly once.
-    """
-    wrong = 0
-    for memory in contributions(plan):
-        units = size // memory.unit
-        right = (memory.counts[:units] == 1).all(axis=1)
-        right &= memory.origin[:units] == np.arange(units)
-        wrong += int(np.count_nonzero(~right))
-    return wrong
 
 
 def races(plan: Plan) -> list[tuple[OpKey, OpKey]]:

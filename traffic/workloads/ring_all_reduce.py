@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any, Literal
 
-import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
 from testbed.units import Size
-from traffic.collectives.ring import Chunk, Ring, split
-from traffic.payload import count_wrong, elements_of, initial_slice
+from traffic.collectives.algorithms import create_algorithm
+from traffic.collectives.communicators import Communicator, Verifier
+from traffic.collectives.lowering import buffer_offsets, lower
+from traffic.collectives.request import Chunking, Collective, CollectiveRequest
 from traffic.plan import DataType, Operation, Plan, PlanError, Reduction, WorkloadParameters
 from traffic.plan_builder import PlanBuilder
 from traffic.workloads.base import Reference, Workload, members, register_workload
+
+_ONE_MESSAGE_PER_STEP = Chunking(slice_bytes=2**40, slices_per_chunk=1, messages_in_flight=8)
 
 
 class RingAllReduceParameters(WorkloadParameters):
@@ -42,11 +45,11 @@ class RingAllReduce(Workload):
     Parameters = RingAllReduceParameters
 
     def fill(self, builder: PlanBuilder, parameters: Any) -> None:
-        """Give every rank its data, followed by as much scratch memory for partial sums."""
+        """Give every rank its data, followed by as much memory for partial sums and the result."""
         p: RingAllReduceParameters = parameters
         for rank in members(p.ranks, builder.gpu_ranks):
             builder.memory(rank, initialised=p.size, total=2 * p.size)
-        add_rings(builder, p, scratch=p.size)
+        add_rings(builder, p, result=p.size)
 
     def reference(self, plan: Plan) -> Reference:
         """S is one rank's data; the factor is 2(n - 1) / n."""
@@ -57,13 +60,13 @@ class RingAllReduce(Workload):
     def verify(self, plan: Plan, rank: int, memory: Any) -> int:
         """Compare with the numbers that numpy gives in the ring's own order of addition.
 
-        That order is known (see ``expected_result``), so even floats must agree bit for bit.
+        That order is known, so even floats must agree bit for bit.
         """
         return wrong_in_result(plan, rank, memory)
 
 
-def add_rings(builder: PlanBuilder, p: RingAllReduceParameters, *, scratch: int) -> None:
-    """Add all channels; partial sums arrive ``scratch`` bytes behind the data, at offset 0.
+def add_rings(builder: PlanBuilder, p: RingAllReduceParameters, *, result: int) -> None:
+    """Add all channels; the data are at offset 0 of each rank's memory, the sums at ``result``.
 
     Raises PlanError for a size that is no whole number of elements.
     """
@@ -74,41 +77,39 @@ def add_rings(builder: PlanBuilder, p: RingAllReduceParameters, *, scratch: int)
         )
     builder.dtype, builder.reduction = p.dtype, p.reduction
     ranks = members(p.ranks, builder.gpu_ranks)
-    for chunks in _channels(p, len(ranks)):
-        if any(chunk.length for chunk in chunks):
-            Ring(ranks, chunks, scratch=scratch, operation=p.operation).fill(builder)
+    ring = _communicator(p, ranks, result)
+    lower(ring.schedule, builder, buffers=ring.buffers, ranks=ranks, operation=p.operation)
 
 
 def wrong_in_result(plan: Plan, rank: int, memory: Any) -> int:
-    """Wrong elements in what a rank holds of the reduction; 0 for a rank that takes no part."""
+    """Wrong elements in what a rank holds of the reduction; 0 for a rank that takes no part.
+
+    The result is the first thing behind what the rank's memory holds at the start.
+    """
     p: Any = plan.parameters
-    if rank not in members(p.ranks, plan.gpu_ranks):
-        return 0
-    expected = expected_result(plan)
-    return count_wrong(elements_of(plan, memory, 0, expected.nbytes), expected)
+    ranks = members(p.ranks, plan.gpu_ranks)
+    result = plan.memory[ranks[0]].initialised
+    return _verifier(p, ranks, result, plan.seed).wrong_elements(plan, rank, memory)
 
 
-def expected_result(plan: Plan) -> NDArray[Any]:
-    """What every rank must hold: chunk c combines position c + 1 first, then c + 2, ... c last."""
-    p: Any = plan.parameters
-    order = members(p.ranks, plan.gpu_ranks)
-    ranks = len(order)
-    combine = np.add if plan.reduction is Reduction.SUM else np.maximum
-    result = np.empty(p.size // plan.dtype.itemsize, dtype=plan.dtype.value)
-    for chunks in _channels(p, ranks):
-        for index, chunk in enumerate(chunks):
-            # chunk by chunk, so that never more than two chunks are in memory beside the result
-            first = chunk.offset // plan.dtype.itemsize
-            total = result[first : first + chunk.length // plan.dtype.itemsize]
-            total[:] = initial_slice(plan, order[(index + 1) % ranks], chunk.offset, chunk.length)
-            for distance in range(2, ranks + 1):
-                rank = order[(index + distance) % ranks]
-                combine(initial_slice(plan, rank, chunk.offset, chunk.length), total, out=total)
-    return result
+@lru_cache(maxsize=2)
+def _communicator(p: RingAllReduceParameters, ranks: tuple[int, ...], result: int) -> Communicator:
+    request = CollectiveRequest(
+        collective=Collective.ALL_REDUCE,
+        ranks=len(ranks),
+        elements=p.size // p.dtype.itemsize,
+        itemsize=p.dtype.itemsize,
+        channels=p.channels,
+        chunking=_ONE_MESSAGE_PER_STEP,
+    )
+    schedule = create_algorithm("ring").schedule(request)
+    buffers = buffer_offsets(schedule, rest=[result] * len(ranks))
+    return Communicator(ranks, schedule, buffers)
 
 
-def _channels(p: RingAllReduceParameters, ranks: int) -> list[list[Chunk]]:
-    """The chunks of every channel, one per rank."""
-    itemsize = p.dtype.itemsize
-    shares = split(p.size // itemsize, p.channels, itemsize)
-    return [split(share.length // itemsize, ranks, itemsize, share.offset) for share in shares]
+@lru_cache(maxsize=1)
+def _verifier(
+    p: RingAllReduceParameters, ranks: tuple[int, ...], result: int, seed: int
+) -> Verifier:
+    # the seed is what the plan's data depend on, which the verifier remembers
+    return Verifier(_communicator(p, ranks, result))

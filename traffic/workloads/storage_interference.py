@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import Field
 
 from testbed.topology import RankRole
 from testbed.units import Duration, Size
+from traffic.collectives.ring import split
 from traffic.payload import verify_messages
 from traffic.plan import Flow, Plan, PlanError
 from traffic.plan_builder import PlanBuilder
@@ -39,13 +40,26 @@ _ALIGNMENT = 8
 class StorageInterferenceParameters(RingAllReduceParameters):
     """The all-reduce, and what storage has to do in the meantime."""
 
-    read_size: Size = Field(2**20, description="bytes that a client reads each time; 0: none")
-    write_size: Size = Field(2**20, description="bytes that a client writes each time; 0: none")
+    read_size: Size = Field(
+        2**20, description="bytes that a server reads each time, its clients in equal shares"
+    )
+    write_size: Size = Field(
+        2**20, description="bytes that a server writes each time, its clients in equal shares"
+    )
     accesses: int = Field(
-        4, ge=1, le=1000, description="how often each client reads and writes; each time anew"
+        4, ge=1, le=1000, description="how often each server reads and writes; each time anew"
     )
     period: Duration = Field(50e-6, description="time from one access to the next")
     start: Duration = Field(0.0, description="time of the first access")
+
+
+class _Client(NamedTuple):
+    """A client's rank, its storage server's, and its share of an access in bytes."""
+
+    rank: int
+    storage: int
+    read: int
+    write: int
 
 
 @register_workload
@@ -59,49 +73,41 @@ class StorageInterference(Workload):
     def fill(self, builder: PlanBuilder, parameters: Any) -> None:
         """GPUs: data, checkpoint, scratch, what is read. Storage: data set, what is written."""
         p: StorageInterferenceParameters = parameters
-        storage = builder.ranks_of(RankRole.STORAGE)
-        if not storage:
-            raise PlanError("storage-interference: no rank is a storage server")
-        if not p.read_size and not p.write_size:
-            raise PlanError("write_size: 0, as read_size is; allowed: one of them above 0")
-        for field in ("read_size", "write_size"):
-            if getattr(p, field) % p.dtype.itemsize:
-                raise PlanError(
-                    f"{field}: {getattr(p, field)}; allowed: multiples of {p.dtype.itemsize}"
-                )
+        _check(builder, p)
         gpus = members(p.ranks, builder.gpu_ranks)
-        clients = builder.ranks_of(RankRole.FRONT_END) or gpus
-        data, checkpoint, data_set = map(_aligned, (p.size, p.write_size, p.read_size))
-        shared = clients == gpus
-        served = -(-len(clients) // len(storage))
-        slots = receive_slots(p.accesses, max(p.read_size, served * p.write_size))
+        front_end = builder.ranks_of(RankRole.FRONT_END)
+        clients = _clients(builder, p, front_end or gpus)
+        # on their own NICs GPUs need place for both kinds of traffic
+        data = 0 if front_end else _aligned(p.size)
+        checkpoint = max(_aligned(client.write) for client in clients)
+        data_set = max(_aligned(client.read) for client in clients)
+        slots = receive_slots(p.accesses, max(p.read_size, p.write_size))
         for rank in gpus:
-            builder.memory(rank, initialised=data, total=2 * data)
-        for rank in clients:
-            source = data * shared + checkpoint
-            total = source + data * shared + slots * p.read_size
-            builder.memory(rank, initialised=source, total=total)
-        for rank in storage:
-            total = data_set + served * slots * p.write_size
-            builder.memory(rank, initialised=data_set, total=total)
-        add_rings(builder, p, scratch=data + checkpoint * shared)
-        for position, client in enumerate(clients):
-            turn, index = divmod(position, len(storage))
-            transfers = _Transfers(builder, p, slots)
+            builder.memory(rank, initialised=p.size, total=2 * _aligned(p.size))
+        for client in clients:
+            total = 2 * data + checkpoint + slots * client.read
+            builder.memory(client.rank, initialised=data + checkpoint, total=total)
+        add_rings(builder, p, scratch=_aligned(p.size) + (0 if front_end else checkpoint))
+        ends = dict.fromkeys(builder.ranks_of(RankRole.STORAGE), data_set)
+        transfers = _Transfers(builder, p, slots)
+        for client in clients:
             transfers.add(
-                storage[index],
-                client,
-                length=p.read_size,
+                client.storage,
+                client.rank,
+                length=client.read,
                 offset=0,
-                remote_offset=2 * data * shared + checkpoint,
+                remote_offset=2 * data + checkpoint,
             )
             transfers.add(
-                client,
-                storage[index],
-                length=p.write_size,
-                offset=data * shared,
-                remote_offset=data_set + turn * slots * p.write_size,
+                client.rank,
+                client.storage,
+                length=client.write,
+                offset=data,
+                remote_offset=ends[client.storage],
             )
+            ends[client.storage] += slots * client.write
+        for rank, end in ends.items():
+            builder.memory(rank, initialised=data_set, total=end)
 
     def reference(self, plan: Plan) -> Reference:
         """S is one rank's data; the factor is 2(n - 1) / n, as in an all-reduce alone."""
@@ -133,6 +139,41 @@ class StorageInterference(Workload):
 
 def _aligned(size: int) -> int:
     return -(-size // _ALIGNMENT) * _ALIGNMENT
+
+
+def _check(builder: PlanBuilder, p: StorageInterferenceParameters) -> None:
+    if not builder.ranks_of(RankRole.STORAGE):
+        raise PlanError("storage-interference: no rank is a storage server")
+    if not p.read_size and not p.write_size:
+        raise PlanError("write_size: 0, as read_size is; allowed: one of them above 0")
+    for field in ("read_size", "write_size"):
+        if getattr(p, field) % p.dtype.itemsize:
+            raise PlanError(
+                f"{field}: {getattr(p, field)}; allowed: multiples of {p.dtype.itemsize}"
+            )
+
+
+def _clients(
+    builder: PlanBuilder, p: StorageInterferenceParameters, ranks: Sequence[int]
+) -> list[_Client]:
+    """All clients; servers take turns among the storage servers, and so do their clients."""
+    storage = builder.ranks_of(RankRole.STORAGE)
+    servers: dict[str, list[int]] = {}
+    for rank in ranks:
+        servers.setdefault(builder.locations[rank].server or str(rank), []).append(rank)
+    item = p.dtype.itemsize
+    clients: list[_Client] = []
+    for position, own in enumerate(servers.values()):
+        shares = zip(
+            own,
+            split(p.read_size // item, len(own), item),
+            split(p.write_size // item, len(own), item),
+            strict=True,
+        )
+        for number, (rank, read, write) in enumerate(shares):
+            server = storage[(position + number) % len(storage)]
+            clients.append(_Client(rank, server, read.length, write.length))
+    return clients
 
 
 @dataclass(frozen=True, slots=True)
