@@ -16,7 +16,7 @@ from pydantic import Field
 
 from testbed.topology import RankRole
 from testbed.units import Duration, Size
-from traffic.collectives.ring import split
+from traffic.collectives.request import cut
 from traffic.payload import verify_messages
 from traffic.plan import Flow, Plan, PlanError
 from traffic.plan_builder import PlanBuilder
@@ -71,7 +71,7 @@ class StorageInterference(Workload):
     Parameters = StorageInterferenceParameters
 
     def fill(self, builder: PlanBuilder, parameters: Any) -> None:
-        """GPUs: data, checkpoint, scratch, what is read. Storage: data set, what is written."""
+        """GPUs: data, checkpoint, result, what is read. Storage: data set, what is written."""
         p: StorageInterferenceParameters = parameters
         _check(builder, p)
         gpus = members(p.ranks, builder.gpu_ranks)
@@ -87,7 +87,7 @@ class StorageInterference(Workload):
         for client in clients:
             total = 2 * data + checkpoint + slots * client.read
             builder.memory(client.rank, initialised=data + checkpoint, total=total)
-        add_rings(builder, p, scratch=_aligned(p.size) + (0 if front_end else checkpoint))
+        add_rings(builder, p, result=p.size if front_end else data + checkpoint)
         ends = dict.fromkeys(builder.ranks_of(RankRole.STORAGE), data_set)
         transfers = _Transfers(builder, p, slots)
         for client in clients:
@@ -166,13 +166,13 @@ def _clients(
     for position, own in enumerate(servers.values()):
         shares = zip(
             own,
-            split(p.read_size // item, len(own), item),
-            split(p.write_size // item, len(own), item),
+            cut(p.read_size // item, len(own)),
+            cut(p.write_size // item, len(own)),
             strict=True,
         )
         for number, (rank, read, write) in enumerate(shares):
             server = storage[(position + number) % len(storage)]
-            clients.append(_Client(rank, server, read.length, write.length))
+            clients.append(_Client(rank, server, read * item, write * item))
     return clients
 
 

@@ -260,7 +260,7 @@ def test_a_ring_in_the_order_given():
     assert [verify_rank(plan, rank, memories[rank]) for rank in range(6)] == [0] * 6
     assert memories[4][600:] == memories[1][600:] == memories[5][600:]
     assert memories[0] == b""
-    memories[5][3] ^= 1
+    memories[5][603] ^= 1
     assert verify_rank(plan, 5, memories[5]) == 1
 
 
@@ -385,6 +385,34 @@ def test_front_end_nics_are_its_clients_where_there_are_any():
     assert [verify_rank(plan, rank, memories[rank]) for rank in range(7)] == [0] * 7
     reference = create_workload("storage-interference").reference(plan)
     assert (reference.bus_factor, reference.ranks, reference.size_bytes) == (1.5, 4, 1000)
+
+
+def test_a_servers_nics_share_its_accesses():
+    """However many NICs do it, a server reads and writes the same."""
+    gpus = [RankLocation(GPU, server=f"server{1 + r // 4}") for r in range(8)]
+    storage = [RankLocation(STORAGE, server=f"storage{s}") for s in range(2)]
+    front_end = [RankLocation(FRONT_END, server=f"server{s}") for s in (1, 2)]
+    chosen = create_workload("storage-interference")
+    parameters = chosen.Parameters(size=800, read_size=4400, write_size=2200, accesses=2)
+    loads = []
+    for locations in (gpus + storage, gpus + storage + front_end):
+        plan = chosen.plan(parameters, world_size=len(locations), seed=1, locations=locations)
+        memories = run_lossless(plan)
+        wrong = [verify_rank(plan, rank, memory) for rank, memory in enumerate(memories)]
+        assert wrong == [0] * len(locations)
+        assert races(plan) == []
+        load = {}
+        for flow in plan.flows[len(chosen.collective_flows(plan)) :]:
+            c = plan.connections[flow.connection]
+            for rank, way in ((c.source_rank, "out"), (c.destination_rank, "in")):
+                key = locations[rank].server, way
+                load[key] = load.get(key, 0) + flow.payload_bytes
+        loads.append(load)
+    for load in loads:
+        assert {load[f"server{s}", "in"] for s in (1, 2)} == {8800}
+        assert {load[f"server{s}", "out"] for s in (1, 2)} == {4400}
+        assert load["storage0", "in"] + load["storage1", "in"] == 8800
+    assert loads[0]["storage0", "out"] == loads[1]["storage0", "out"] == 8800
 
 
 def test_storage_accesses_are_periodic():
