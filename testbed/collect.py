@@ -189,6 +189,7 @@ def _flows(m: Measurements) -> list[FlowResult]:
                 sent_bytes=requester["sent_bytes"],
                 retransmitted_packets=requester["retransmitted_packets"],
                 retransmitted_bytes=requester["retransmitted_bytes"],
+                received_packets=responder["received_packets"],
                 delivered_packets=responder["delivered_packets"],
                 delivered_bytes=responder["delivered_bytes"],
                 naks=requester["naks_received"],

@@ -91,7 +91,7 @@ _FLOW_COLUMNS = (
     "start", "finish", "completion_time", "goodput", "source_port", "qp_num",
     "sent_packets", "sent_bytes", "retransmitted_packets", "retransmitted_bytes",
     "delivered_packets", "delivered_bytes", "naks", "rnr_naks", "timeouts", "status",
-    "queue_pairs", "out_of_order_packets", "path_migrations",
+    "queue_pairs", "received_packets", "out_of_order_packets", "path_migrations",
 )  # fmt: skip
 
 

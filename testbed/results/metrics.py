@@ -131,9 +131,9 @@ def _deepest(lower: int, upper: int) -> Callable[[VariantResult], int | None]:
 
 
 def _out_of_order_share(variant: VariantResult) -> float | None:
-    delivered = sum(flow.delivered_packets for flow in variant.flows)
+    received = sum(flow.received_packets for flow in variant.flows)
     early = sum(flow.out_of_order_packets for flow in variant.flows)
-    return early / delivered if delivered else None
+    return early / received if received else None
 
 
 def _dropped_for(reason: str) -> Callable[[VariantResult], int]:
@@ -244,7 +244,7 @@ METRICS: dict[str, MetricInfo] = {
         _over_flows(lambda f: f.out_of_order_packets),
     ),
     "out_of_order_share": MetricInfo(
-        "share", "of the delivered data packets", "lower", _out_of_order_share
+        "share", "of all data packets that arrived", "lower", _out_of_order_share
     ),
     "link_down_packets": MetricInfo(
         "packets", "lost because a link was down", "lower", _dropped_for("link down")

@@ -81,6 +81,7 @@ class FlowResult(_Model):
     sent_bytes: int = 0
     retransmitted_packets: int = 0
     retransmitted_bytes: int = 0
+    received_packets: int = Field(0, description="duplicates and discarded ones included")
     delivered_packets: int = 0
     delivered_bytes: int = 0
     naks: int = Field(0, description="NAK with a PSN sequence error received by the requester")

@@ -342,8 +342,8 @@ def test_link_loads_are_missing_where_there_is_no_choice_of_links(result):
 
 def test_reordering_and_migrations_are_summed_over_flows(result):
     flows = [
-        flow(0, out_of_order_packets=3, delivered_packets=10, path_migrations=1),
-        flow(1, out_of_order_packets=1, delivered_packets=30),
+        flow(0, out_of_order_packets=3, received_packets=10, path_migrations=1),
+        flow(1, out_of_order_packets=1, received_packets=30),
     ]
     metrics = compute_metrics(with_flows(result, *flows).variants[0])
     assert metrics["out_of_order_packets"] == 4
