@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import TYPE_CHECKING
 
 from controllers.planning.catalogue import CATALOGUE, create_fabric
 from controllers.planning.fabric import ArrayFabric
 from controllers.planning.flows import PATTERNS
-from controllers.planning.schemes import planner_names
+from controllers.planning.schemes import create_planner
 from controllers.planning.study import Question, Summary, study
 from testbed.report.quantities import format_quantity, plural, three_digits
 
@@ -71,18 +72,25 @@ def print_scale_plan(options: ScaleOptions, console: Console, bar: Console) -> N
         seeds=range(options.seeds),
     )
     summaries = _study(schemes, question, bar)
+    names = _names(schemes)
     _print_head(options, question, console)
-    _print(_load_table(summaries, console), console)
-    _print(_slowdown_table(summaries, console), console)
+    _print(_load_table(names, summaries, console), console)
+    _print(_slowdown_table(names, summaries, console), console)
+    for choice, name in zip(schemes, names, strict=True):
+        if choice != name:
+            console.print(f"{name}: {choice}", markup=False, soft_wrap=True)
     console.print(EXPLANATION, width=min(console.width, COLUMNS), markup=False)
 
 
 def _schemes(text: str) -> list[str]:
-    names = [name.strip() for name in text.split(",")]
-    for name in names:
-        if name not in planner_names():
-            raise ValueError(f"--routing {name}: allowed: {', '.join(planner_names())}")
-    return list(dict.fromkeys(names))
+    """The schemes of a list, each once. Raises ValueError for one that cannot be planned."""
+    choices = list(dict.fromkeys(choice.strip() for choice in text.split(",")))
+    for choice in choices:
+        try:
+            create_planner(choice)
+        except ValueError as error:
+            raise ValueError(f"--routing {text}: {error}") from error
+    return choices
 
 
 def _check(options: ScaleOptions) -> None:
@@ -114,6 +122,15 @@ def _study(schemes: Sequence[str], question: Question, bar: Console) -> list[Sum
         return study(schemes, question, progress=lambda done: progress.update(task, completed=done))
 
 
+def _names(schemes: Sequence[str]) -> list[str]:
+    """What tables call the schemes: those with parameters get a number instead of them."""
+    numbers = count(1)
+    return [
+        f"{choice.split(':')[0]} ({next(numbers)})" if ":" in choice else choice
+        for choice in schemes
+    ]
+
+
 def _print_head(options: ScaleOptions, question: Question, console: Console) -> None:
     fabric = question.fabric
     console.print(f"{fabric.name}: {_size(fabric)}", markup=False, soft_wrap=True)
@@ -136,17 +153,16 @@ def _size(fabric: ArrayFabric) -> str:
     return f"{', '.join(parts)}, {plural(fabric.links, 'link')} of {rates}"
 
 
-def _load_table(summaries: Sequence[Summary], console: Console) -> Table:
+def _load_table(names: Sequence[str], summaries: Sequence[Summary], console: Console) -> Table:
     table = _table(console)
     for column in ("scheme", "links"):
         table.add_column(column, no_wrap=True)
     for column in ("mean load", "max", "p99", "max/mean", "p99", "idle"):
         table.add_column(column, justify="right", no_wrap=True)
-    for summary in summaries:
-        name = summary.scheme
-        for layer in summary.layers:
+    for name, summary in zip(names, summaries, strict=True):
+        for index, layer in enumerate(summary.layers):
             table.add_row(
-                name,
+                "" if index else name,
                 layer.name,
                 three_digits(layer.mean),
                 three_digits(layer.most.mean),
@@ -155,18 +171,17 @@ def _load_table(summaries: Sequence[Summary], console: Console) -> Table:
                 three_digits(layer.ratio.p99),
                 f"{100 * layer.idle:.0f} %",
             )
-            name = ""
     return table
 
 
-def _slowdown_table(summaries: Sequence[Summary], console: Console) -> Table:
+def _slowdown_table(names: Sequence[str], summaries: Sequence[Summary], console: Console) -> Table:
     table = _table(console)
     table.add_column("scheme", no_wrap=True)
     for column in ("slowdown", "p99", "if even", "per connection", "QPs without path"):
         table.add_column(column, justify="right", no_wrap=True)
-    for summary in summaries:
+    for name, summary in zip(names, summaries, strict=True):
         table.add_row(
-            summary.scheme,
+            name,
             three_digits(summary.slowdown.mean),
             three_digits(summary.slowdown.p99),
             three_digits(summary.even_slowdown),

@@ -9,10 +9,13 @@ from __future__ import annotations
 import abc
 from typing import Any, ClassVar
 
+import yaml
+from pydantic import ValidationError
+
 from controllers.planning.fabric import IntArray
 from controllers.planning.flows import FlowArrays
 from controllers.planning.placement import Hop, Placement, RoutedFabric, walk
-from controllers.schemes import RoutingScheme, create_scheme
+from controllers.schemes import create_scheme
 
 
 class SchemePlanner(abc.ABC):
@@ -58,14 +61,28 @@ def planner_names() -> list[str]:
     return sorted(_registry)
 
 
-def create_planner(name: str, *, seed: int = 0, scheme: RoutingScheme | None = None) -> Any:
-    """The planner of a scheme, by default with the scheme's default parameters and this seed.
+def create_planner(choice: str, *, seed: int = 0) -> SchemePlanner:
+    """The planner of a scheme with this seed.
 
-    Raises ValueError for an unknown name; the message lists the known ones.
+    ``choice`` is the scheme's name, and any of its parameters that are not to have their defaults:
+    NAME:FIELD=VALUE, such as ecmp:per_switch_seed=false. Raises ValueError for an unknown name or
+    a bad parameter; the message is one line.
     """
+    name, *assignments = choice.split(":")
     if name not in _registry:
         raise ValueError(
             f"routing scheme {name!r} cannot be planned at this scale; "
             f"allowed: {', '.join(planner_names())}"
         )
-    return _registry[name](scheme or create_scheme(name, seed=seed))
+    parameters: dict[str, Any] = {}
+    for assignment in assignments:
+        field, equals, value = assignment.partition("=")
+        if not equals:
+            raise ValueError(f"routing scheme {choice}: {assignment!r} is not FIELD=VALUE")
+        parameters[field] = yaml.safe_load(value)
+    try:
+        return _registry[name](create_scheme(name, parameters, seed=seed))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise ValueError(f"routing scheme {choice}: {where}: {first['msg']}") from error

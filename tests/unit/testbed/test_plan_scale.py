@@ -45,6 +45,20 @@ def test_head_says_what_was_planned(invoke) -> None:
     )
 
 
+def test_parameters_of_a_scheme_show_polarisation(invoke) -> None:
+    """One seed in all switches: the spines repeat the leaves' choices, and core links stay idle."""
+    status, out, _ = invoke(
+        "plan", "--gpus", "6144", "--flows", "shift", "--routing", "ecmp,ecmp:per_switch_seed=false"
+    )
+    assert status == 0
+    assert max(map(len, out.splitlines())) <= 80
+    assert "ecmp (1): ecmp:per_switch_seed=false" in out
+    idle = [int(line.split()[-2]) for line in out.splitlines() if "spine to core" in line]
+    assert len(idle) == 2
+    assert idle[0] < 10
+    assert idle[1] >= 50
+
+
 def test_figures_of_a_pattern_that_needs_no_luck(invoke) -> None:
     """Within a rack, where no uplink is used; and D-mod-K on a shift, which it serves evenly."""
     _, out, _ = invoke("plan", "--gpus", "16", "--topology", "meta-ai-zone", "--routing", "static")
@@ -66,7 +80,12 @@ def test_figures_of_a_pattern_that_needs_no_luck(invoke) -> None:
         (["--gpus", "16384", "--topology", "hpn7-pod"],
          "--gpus 16384: allowed with hpn7-pod: 2 to 15360"),
         (["--gpus", "64", "--topology", "torus"], "--topology torus: allowed: meta-dc, "),
-        (["--gpus", "64", "--routing", "ecmp,ospf"], "--routing ospf: allowed: "),
+        (["--gpus", "64", "--routing", "ecmp,ospf"],
+         "--routing ecmp,ospf: routing scheme 'ospf' cannot be planned at this scale; allowed: "),
+        (["--gpus", "64", "--routing", "ecmp:seed"],
+         "--routing ecmp:seed: routing scheme ecmp:seed: 'seed' is not FIELD=VALUE"),
+        (["--gpus", "64", "--routing", "ecmp:hash_seed=-1"],
+         "--routing ecmp:hash_seed=-1: routing scheme ecmp:hash_seed=-1: hash_seed: "),
         (["--gpus", "64", "--flows", "ribbon"], "--flows ribbon: allowed: permutation, ring,"),
         (["--gpus", "64", "--qps", "0"], "--qps 0: allowed: 1 to 256"),
         (["--gpus", "64", "--seeds", "-1"], "--seeds -1: allowed: 1 to 10000"),
