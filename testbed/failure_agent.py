@@ -169,7 +169,7 @@ class FailureAgent:
             self._note_paths(step.known)
 
     def _happen(self, event: FaultEvent) -> None:
-        flushed = 0
+        flushed, now = 0, self._clock.now()
         match event.kind:
             case FaultKind.LINK_DOWN | FaultKind.SWITCH_DOWN:
                 flushed = self._cut(event.links)
@@ -184,8 +184,7 @@ class FailureAgent:
             case FaultKind.CONTROLLER_RESTART:
                 self._controller.restart()
                 self._restarted = True
-        record = FaultRecord(self._clock.now(), event.kind, event.subject, event.links, flushed)
-        self.records.append(record)
+        self.records.append(FaultRecord(now, event.kind, event.subject, event.links, flushed))
 
     def _cut(self, links: Iterable[str]) -> int:
         """Take links down; returns how many frames their queues lost."""
