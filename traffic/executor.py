@@ -1,7 +1,8 @@
 """Runs one rank's part of a plan, sans-IO: says what may begin, is told what is complete.
 
-The caller posts work requests for SEND and RECEIVE, does REDUCE and COPY with ``apply``, and
-reports each completion. Every operation costs O(its dependents), however large the plan is.
+The caller posts work requests for SEND and RECEIVE, hands LOCAL ones to the server's NVLink, does
+REDUCE and COPY with ``apply``, lets COMPUTE take its time, and reports each completion. Every
+operation costs O(its dependents), however large the plan is.
 """
 
 from __future__ import annotations

@@ -26,12 +26,25 @@ class PlanError(ValueError):
 
 
 class OpKind(StrEnum):
-    """What an operation does."""
+    """What an operation does. LOCAL ones move data between the GPUs of one server, on NVLink."""
 
     SEND = "send"
     RECEIVE = "receive"
     REDUCE = "reduce"
     COPY = "copy"
+    COMPUTE = "compute"
+    LOCAL_SEND = "local-send"
+    LOCAL_RECEIVE = "local-receive"
+
+    @property
+    def has_memory_source(self) -> bool:
+        """It reads ``Op.source_offset``."""
+        return self in (OpKind.REDUCE, OpKind.COPY)
+
+    @property
+    def sends(self) -> bool:
+        """It writes to another rank's memory, at ``Op.remote_offset``."""
+        return self in (OpKind.SEND, OpKind.LOCAL_SEND)
 
 
 class Operation(StrEnum):
@@ -192,6 +205,10 @@ class Op:
     messages of a group from 0: a SEND carries it as immediate data, and the RECEIVE of the
     same group and tag is its other end. An operation may begin once every operation in
     ``depends_on`` (same rank) is complete and ``start`` has come; RECEIVEs are posted ahead.
+
+    LOCAL_SEND and LOCAL_RECEIVE do the same without a connection: ``peer`` is the rank at the
+    other end, and ``tag`` counts the messages from one rank to another. COMPUTE takes
+    ``duration`` seconds and touches no memory; ``name`` says for charts what it stands for.
     """
 
     op_id: int
@@ -207,6 +224,9 @@ class Op:
     operation: Operation | None = None
     remote_offset: int = 0
     source_offset: int = 0
+    peer: int = -1
+    duration: float = 0.0
+    name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +265,7 @@ class Plan:
 
     @property
     def payload_bytes(self) -> int:
-        """Bytes of all messages, sent once each."""
+        """Bytes of all messages that cross the network, sent once each."""
         return sum(flow.payload_bytes for flow in self.flows)
 
     def group(self, connection: int) -> tuple[int, ...]:
@@ -295,5 +315,7 @@ class Plan:
         for row in rows:
             values = [getattr(row, name) for name in row.__slots__]
             if isinstance(row, Connection) and values[-3:] == [row.index, 0, 0]:
+                del values[-3:]
+            if isinstance(row, Op) and values[-3:] == [-1, 0.0, ""]:
                 del values[-3:]
             yield [type(row).__name__, *values]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import math
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -95,6 +97,7 @@ class PlanBuilder:
         self._connections: list[Connection] = []
         self._flow_connections: list[int] = []
         self._tags: list[int] = []
+        self._local_tags: Counter[tuple[int, int]] = Counter()
         self._verbs: dict[int, Operation] = {}
         self._qp_counts = [0] * world_size
         self._ops: list[list[Op]] = [[] for _ in range(world_size)]
@@ -108,6 +111,11 @@ class PlanBuilder:
     def ranks_of(self, role: RankRole) -> tuple[int, ...]:
         """The ranks of a role, in order."""
         return ranks_of(self.locations, role)
+
+    @property
+    def server_of(self) -> tuple[str, ...]:
+        """The server of every rank; empty where the place does not matter."""
+        return tuple(location.server for location in self.locations)
 
     def memory(self, rank: int, *, initialised: int, total: int) -> None:
         """Give a rank its memory, in bytes."""
@@ -246,6 +254,64 @@ class PlanBuilder:
             depends_on=tuple(depends_on),
         )  # fmt: skip
 
+    def compute(
+        self,
+        rank: int,
+        *,
+        duration: float,
+        depends_on: Sequence[int] = (),
+        start: float = 0.0,
+        name: str = "",
+    ) -> int:
+        """Add work that takes ``duration`` seconds of emulated time; returns its op_id.
+
+        A rank's computations do not slow each other down: those of one stream must depend on each
+        other. Raises PlanError for a duration that is negative or not finite.
+        """
+        if not 0 <= duration < math.inf:
+            raise PlanError(f"duration: {duration} s of rank {rank}; allowed: 0 or more")
+        return self._add(
+            rank, OpKind.COMPUTE, offset=0, length=0, depends_on=tuple(depends_on), start=start,
+            duration=duration, name=name,
+        )  # fmt: skip
+
+    def local_message(
+        self,
+        source: int,
+        destination: int,
+        *,
+        length: int,
+        offset: int,
+        remote_offset: int,
+        depends_on: Sequence[int] = (),
+        start: float = 0.0,
+    ) -> tuple[int, int]:
+        """Add a transfer between two GPUs of one server, which crosses NVLink and no NIC.
+
+        ``depends_on`` holds for the LOCAL_SEND. Returns its op_id at the source and that of the
+        LOCAL_RECEIVE at the destination. Raises PlanError for ranks of different servers.
+        """
+        servers = self.server_of
+        if source == destination or servers[source] != servers[destination] or not servers[source]:
+            raise PlanError(
+                f"a local message from rank {source} to {destination}, which are on "
+                f"{servers[source] or 'no server'} and {servers[destination] or 'no server'}; "
+                "allowed: two GPUs of one server"
+            )
+        if length < 1:
+            raise PlanError(f"a local message of {length} bytes; allowed: 1 or more")
+        tag = self._local_tags[source, destination]
+        self._local_tags[source, destination] += 1
+        send = self._add(
+            source, OpKind.LOCAL_SEND, offset=offset, length=length, depends_on=tuple(depends_on),
+            start=start, tag=tag, remote_offset=remote_offset, peer=destination,
+        )  # fmt: skip
+        receive = self._add(
+            destination, OpKind.LOCAL_RECEIVE, offset=remote_offset, length=length, tag=tag,
+            peer=source,
+        )  # fmt: skip
+        return send, receive
+
     def build(self) -> Plan:
         """The finished plan. Raises PlanError for an empty flow or a memory overrun."""
         self._check_memory()
@@ -322,11 +388,13 @@ class PlanBuilder:
     def _check_memory(self) -> None:
         for op in (op for ops in self._ops for op in ops):
             limit = self._memory[op.rank].total
-            ends = [op.offset, op.source_offset if op.kind in (OpKind.REDUCE, OpKind.COPY) else 0]
+            ends = [op.offset, op.source_offset if op.kind.has_memory_source else 0]
             if min(ends) < 0 or max(ends) + op.length > limit:
                 raise PlanError(f"{op} leaves the {limit} bytes of memory of rank {op.rank}")
-            if op.kind is not OpKind.SEND:
+            if not op.kind.sends:
                 continue
-            peer = self._connections[op.connection].destination_rank
+            peer = op.peer
+            if op.kind is OpKind.SEND:
+                peer = self._connections[op.connection].destination_rank
             if not 0 <= op.remote_offset <= self._memory[peer].total - op.length:
                 raise PlanError(f"{op} leaves the memory of rank {peer}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -11,6 +12,7 @@ from traffic.memory import AccessFlags, ProtectionDomain
 from traffic.message_strategies import MessageScheduler, message_scheduler
 from traffic.nic import Nic
 from traffic.nic_ports import NicPorts
+from traffic.nvlink import NvSwitch
 from traffic.payload import initial_memory
 from traffic.plan import Op, Operation, OpKind, Plan, QueuePairPlan
 from traffic.qp import PathAttributes, QueuePair
@@ -92,7 +94,8 @@ class _Group:
 class Rank:
     """The GPU's side of one NIC: posts work, polls completions, computes.
 
-    ``ports`` and ``nics`` are the ports of the NIC, in order.
+    ``ports`` and ``nics`` are the ports of the NIC, in order. ``nvlink`` connects it with the other
+    GPUs of its server, which is only needed where the plan says that they talk to each other.
     """
 
     def __init__(
@@ -102,6 +105,7 @@ class Rank:
         transport: TransportSettings,
         nics: Sequence[Nic],
         traced: frozenset[int],
+        nvlink: NvSwitch | None = None,
     ) -> None:
         self.plan = plan
         self.rank = ports[0].rank
@@ -131,6 +135,15 @@ class Rank:
         self._traces: dict[int, list[tuple[float, str, int]]] = {}
         self._awaited: set[int] = set()
         self._arrived: set[int] = set()
+        self._nvlink = nvlink
+        if nvlink is not None:
+            nvlink.attach(self)
+        self._local_receives = {
+            (op.peer, op.tag): op.op_id
+            for op in self.executor.ops
+            if op.kind is OpKind.LOCAL_RECEIVE
+        }
+        self._computing: list[tuple[float, int]] = []
         self.flows: dict[int, FlowProgress] = {}
         self.failed: str | None = None
         for pair in plan.queue_pairs(self.rank):
@@ -247,6 +260,9 @@ class Rank:
     def step(self, now: float) -> bool:
         """Handle completions and begin what may begin; returns whether anything happened."""
         happened = False
+        while self._computing and self._computing[0][0] <= now:
+            self.executor.complete(heapq.heappop(self._computing)[1], now)
+            happened = True
         while True:
             completions = self._completions.poll()
             for completion in completions:
@@ -261,12 +277,17 @@ class Rank:
     def _begin(self, op: Op, now: float) -> None:
         if op.kind is OpKind.SEND:
             self._begin_send(op, now)
-        elif op.kind is OpKind.RECEIVE:
+        elif op.kind in (OpKind.RECEIVE, OpKind.LOCAL_RECEIVE):
             if op.op_id in self._arrived:
                 self._arrived.discard(op.op_id)
                 self.executor.complete(op.op_id, now)
             else:
                 self._awaited.add(op.op_id)
+        elif op.kind is OpKind.LOCAL_SEND:
+            assert self._nvlink is not None
+            self._nvlink.send(op, now)
+        elif op.kind is OpKind.COMPUTE:
+            heapq.heappush(self._computing, (now + op.duration, op.op_id))
         else:
             apply(op, self.memory, dtype=self.plan.dtype, reduction=self.plan.reduction)
             self.executor.complete(op.op_id, now)
@@ -323,11 +344,23 @@ class Rank:
             progress.completed += 1
             self.executor.complete(op.op_id, now)
             return
-        if op.op_id in self._awaited:
-            self._awaited.discard(op.op_id)
-            self.executor.complete(op.op_id, now)
+        self._received(op.op_id, now)
+
+    def _received(self, op_id: int, now: float) -> None:
+        """A message is in memory, whether or not somebody waits for it yet."""
+        if op_id in self._awaited:
+            self._awaited.discard(op_id)
+            self.executor.complete(op_id, now)
         else:
-            self._arrived.add(op.op_id)
+            self._arrived.add(op_id)
+
+    def local_sent(self, op_id: int, now: float) -> None:
+        """A LOCAL_SEND is complete."""
+        self.executor.complete(op_id, now)
+
+    def local_received(self, source: int, tag: int, now: float) -> None:
+        """Message ``tag`` of ``source`` is in memory."""
+        self._received(self._local_receives[source, tag], now)
 
     def _fail(self, op: Op, status: WcStatus) -> None:
         # what was flushed because of an earlier error says nothing new
@@ -346,7 +379,8 @@ class Rank:
     def next_event(self) -> float:
         """Emulated time of the next thing to do without a packet's arriving; infinity if none."""
         start = self.executor.next_start()
-        return min(self.nic.next_event(), math.inf if start is None else start)
+        event = min(self.nic.next_event(), math.inf if start is None else start)
+        return min(event, self._computing[0][0]) if self._computing else event
 
     def verify(self) -> int:
         """Number of wrong elements in this rank's memory."""

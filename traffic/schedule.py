@@ -10,6 +10,26 @@ OpKey = tuple[int, int]
 """(rank, op_id)"""
 
 
+def match_local_messages(plan: Plan) -> dict[OpKey, OpKey]:
+    """The LOCAL_SEND of each LOCAL_RECEIVE. Raises PlanError when one has no other end."""
+    sends: dict[tuple[int, int, int], OpKey] = {}
+    receives: dict[tuple[int, int, int], OpKey] = {}
+    for ops in plan.ops:
+        for op in ops:
+            if op.kind is OpKind.LOCAL_SEND:
+                side, message = sends, (op.rank, op.peer, op.tag)
+            elif op.kind is OpKind.LOCAL_RECEIVE:
+                side, message = receives, (op.peer, op.rank, op.tag)
+            else:
+                continue
+            if message in side:
+                raise PlanError(f"{op} has the tag of another {op.kind}")
+            side[message] = op.rank, op.op_id
+    if alone := sends.keys() ^ receives.keys():
+        raise PlanError(f"local message without other end: {min(alone)}")
+    return {receives[message]: sends[message] for message in receives}
+
+
 def match_messages(plan: Plan) -> dict[OpKey, OpKey]:
     """The SEND of each RECEIVE. Raises PlanError when either has no or several other ends."""
     sends: dict[tuple[int, int], OpKey] = {}
@@ -41,7 +61,7 @@ def execution_order(plan: Plan) -> list[OpKey]:
 
     A RECEIVE comes after its SEND. Raises PlanError when operations wait for each other.
     """
-    partner = match_messages(plan)
+    partner = match_messages(plan) | match_local_messages(plan)
     unmet: dict[OpKey, int] = {}
     dependents: dict[OpKey, list[OpKey]] = {}
     for rank, ops in enumerate(plan.ops):

@@ -26,6 +26,7 @@ from testbed.clock import EmulatedClock
 from testbed.priority import Priority, set_priority
 from traffic.faults import LossInjector
 from traffic.nic import Nic
+from traffic.nvlink import NvSwitch
 from traffic.packet_socket import PacketSocket
 from traffic.plan import Plan
 from traffic.rank import ConnectionReport, Endpoint, FlowProgress, Rank
@@ -114,6 +115,7 @@ class Server:
         self._ranks: list[Rank] = []
         self._ports: list[_Port] = []
         self._announced: set[int] = set()
+        self._nvlink = NvSwitch(settings.nvlink)
         for ports in settings.ranks:
             self._add_rank(plan, ports)
 
@@ -124,7 +126,9 @@ class Server:
             Nic(rate=port.rate, latency=self._latency, lead=settings.lead, losses=losses)
             for port in ports
         ]
-        rank = Rank(plan, ports, settings.transport, nics, settings.traced_connections)
+        rank = Rank(
+            plan, ports, settings.transport, nics, settings.traced_connections, self._nvlink
+        )
         self._ranks.append(rank)
         for number, (port, nic) in enumerate(zip(ports, nics, strict=True)):
             self._ports.append(_Port(rank, number, port, nic, PacketSocket(port.interface)))
@@ -177,6 +181,7 @@ class Server:
             wakeups += 1
             row.begin(wakeups)
             busy = False
+            self._nvlink.advance(clock.now())
             for port in movable:
                 down = self._port_down[port.settings.row] != 0
                 port.rank.nic.set_down(port.number, down)
@@ -184,6 +189,7 @@ class Server:
                 # to ask a socket that has nothing costs a system call and an exception
                 busy |= self._turn(port, arrived=port.socket.fileno() in readable)
             event = min(rank.next_event() for rank in self._ranks)
+            event = min(event, self._nvlink.next_event())
             timeout: float | None = None
             if busy:
                 timeout = 0.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from traffic.faults import PacketDrop
+from traffic.nvlink import NvlinkSettings
 from traffic.qp.attributes import Reordering
 
 
@@ -69,3 +70,4 @@ class ServerSettings:
     latencies: tuple[float, ...]
     """One-way latency in emulated seconds by number of switch hops."""
     traced_connections: frozenset[int]
+    nvlink: NvlinkSettings = field(default_factory=NvlinkSettings)

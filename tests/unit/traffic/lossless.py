@@ -9,6 +9,9 @@ from traffic.executor import RankExecutor, apply
 from traffic.payload import initial_memory
 from traffic.plan import Op, OpKind, Plan
 
+Link = tuple[int, int]
+"""A connection and -1, or on NVLink the ranks at both ends."""
+
 
 def run_lossless(
     plan: Plan,
@@ -27,7 +30,13 @@ def run_lossless(
     receives = {
         (op.connection, op.tag): op for ops in plan.ops for op in ops if op.kind is OpKind.RECEIVE
     }
-    queues: dict[int, list[Op]] = {}
+    local_receives = {
+        (op.peer, op.rank, op.tag): op
+        for ops in plan.ops
+        for op in ops
+        if op.kind is OpKind.LOCAL_RECEIVE
+    }
+    queues: dict[Link, list[Op]] = {}
     now = 0.0
     for executor in executors:
         executor.start(now)
@@ -43,11 +52,14 @@ def run_lossless(
             assert done or any(start is not None for start in starts), "stuck"
             continue
         op = queues[chooser.choice(waiting)].pop(0)
-        peer = plan.connections[op.connection].destination_rank
+        is_local = op.kind is OpKind.LOCAL_SEND
+        peer = op.peer if is_local else plan.connections[op.connection].destination_rank
         data = memories[op.rank][op.offset : op.offset + op.length]
         memories[peer][op.remote_offset : op.remote_offset + op.length] = data
         executors[op.rank].complete(op.op_id, now)
-        if (op.connection, op.tag) in receives:
+        if is_local:
+            executors[peer].complete(local_receives[op.rank, peer, op.tag].op_id, now)
+        elif (op.connection, op.tag) in receives:
             executors[peer].complete(receives[op.connection, op.tag].op_id, now)
     return memories
 
@@ -56,13 +68,17 @@ def _release(
     plan: Plan,
     executor: RankExecutor,
     memories: list[bytearray],
-    queues: dict[int, list[Op]],
+    queues: dict[Link, list[Op]],
     now: float,
 ) -> None:
     while released := executor.ready(now):
         for op in released:
             if op.kind is OpKind.SEND:
-                queues.setdefault(op.connection, []).append(op)
-            elif op.kind is not OpKind.RECEIVE:
+                queues.setdefault((op.connection, -1), []).append(op)
+            elif op.kind is OpKind.LOCAL_SEND:
+                queues.setdefault((op.rank, op.peer), []).append(op)
+            elif op.kind is OpKind.COMPUTE:
+                executor.complete(op.op_id, now)
+            elif op.kind not in (OpKind.RECEIVE, OpKind.LOCAL_RECEIVE):
                 apply(op, memories[op.rank], dtype=plan.dtype, reduction=plan.reduction)
                 executor.complete(op.op_id, now)

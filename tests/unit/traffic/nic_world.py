@@ -10,6 +10,7 @@ from typing import Any
 
 from traffic.faults import LossInjector
 from traffic.nic import Nic
+from traffic.nvlink import NvlinkSettings, NvSwitch
 from traffic.plan import Plan
 from traffic.rank import Rank
 from traffic.settings import PortSettings, TransportSettings
@@ -63,6 +64,7 @@ class World:
         self.dead: set[tuple[int, int]] = set()
         self.ranks: list[Rank] = []
         self.nics: list[list[Nic]] = []
+        self.nvlink = NvSwitch(NvlinkSettings())
         for number in range(plan.world_size):
             nics = [
                 Nic(rate=RATE, latency=lambda hops: LATENCY, lead=0.0, losses=losses(number))
@@ -70,7 +72,8 @@ class World:
             ]
             settings = [port_settings(number, port) for port in range(ports)]
             self.nics.append(nics)
-            self.ranks.append(Rank(plan, settings, transport, nics, frozenset({0})))
+            traced = frozenset({0})
+            self.ranks.append(Rank(plan, settings, transport, nics, traced, self.nvlink))
         self.by_address = {
             bytes(int(part) for part in rank.address.split(".")): rank.rank for rank in self.ranks
         }
@@ -103,6 +106,7 @@ class World:
                 heapq.heappop(self._events)[2]()
             self._settle()
             event = min(rank.next_event() for rank in self.ranks)
+            event = min(event, self.nvlink.next_event())
             if self._events:
                 event = min(event, self._events[0][0])
             if event == math.inf:
@@ -111,6 +115,7 @@ class World:
             self.now = max(self.now, event)
 
     def _settle(self) -> None:
+        self.nvlink.advance(self.now)
         moving = True
         while moving:
             moving = False
