@@ -177,7 +177,8 @@ def plan(
 ) -> int:
     """Show what a scenario would do: fabric, addresses, flows, paths, bounds. Needs no root.
 
-    With --gpus, show the link loads that routing schemes give on a fabric of a published size.
+    With --routing, show instead the link loads that these schemes would give, without packets:
+    to the scenario's traffic or, with --gpus, on a fabric of a published size.
     """
     at_scale = {
         "topology": topology, "routing": routing, "flows": flows, "qps": qps,
@@ -189,15 +190,18 @@ def plan(
         if any(value not in (None, []) for value in of_scenario):
             raise CommandError("--gpus plans without a scenario", ExitStatus.USAGE)
         return _plan_at_scale(gpus, given)
-    if given:
-        option = next(iter(given)).replace("_", "-")
-        raise CommandError(f"--{option} goes with --gpus", ExitStatus.USAGE)
+    for name in given:
+        if name not in ("routing", "seeds", "failed_links") or "routing" not in given:
+            needed = "--routing or --gpus" if name in ("seeds", "failed_links") else "--gpus"
+            raise CommandError(f"--{name.replace('_', '-')} goes with {needed}", ExitStatus.USAGE)
     if scenario is None:
         raise CommandError("plan needs a SCENARIO, or --gpus", ExitStatus.USAGE)
     from testbed.plan_view import print_plan
 
     loaded = _load(scenario, set_, dilation, None)
     chosen = _choose_variants(loaded, variant)
+    if given:
+        return _plan_schemes(loaded, chosen[0], given)
     print_plan(loaded, _console(), chosen)
     _write_plan_files(loaded, chosen, draw, export_topology, topology_format)
     return ExitStatus.OK
@@ -352,6 +356,17 @@ def _load(
         return load_scenario(scenario, assignments, capture=capture or ())
     except ScenarioError as error:
         raise CommandError(str(error), ExitStatus.USAGE) from error
+
+
+def _plan_schemes(scenario: Scenario, variant: str, options: dict[str, Any]) -> int:
+    from testbed.plan_scale import print_scenario_loads
+
+    bar = _console(stderr=True)
+    try:
+        print_scenario_loads(scenario, variant, console=_console(), bar=bar, **options)
+    except ValueError as error:
+        raise CommandError(str(error), ExitStatus.USAGE) from error
+    return ExitStatus.OK
 
 
 def _plan_at_scale(gpus: int, options: dict[str, Any]) -> int:

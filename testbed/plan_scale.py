@@ -1,18 +1,28 @@
-"""`rocelab plan --gpus N`: routing schemes on fabrics of the published sizes, as tables."""
+"""`rocelab plan --routing`: link loads that schemes give, as tables and without packets.
+
+With ``--gpus`` on fabrics of the published sizes, else for a scenario's own fabric and traffic.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from controllers.planning.catalogue import CATALOGUE, create_fabric
-from controllers.planning.fabric import ArrayFabric
-from controllers.planning.flows import PATTERNS
+from controllers.planning.fabric import ArrayFabric, from_topology
+from controllers.planning.flows import PATTERNS, FlowArrays, make_flows
 from controllers.planning.schemes import create_planner
 from controllers.planning.study import Question, Summary, study
 from testbed.report.quantities import format_quantity, plural, three_digits
+from testbed.scenario import build_topology, plan_traffic, resolve_variants
+from testbed.schema import Scenario
+from traffic.plan import Plan
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -33,7 +43,7 @@ DEFAULT_PATTERN = next(iter(PATTERNS))
 _TIER_NAMES = {1: "leaf", 2: "spine", 3: "core"}
 
 EXPLANATION = (
-    "load: what a link is offered over its capacity while every GPU sends at its NIC's rate. "
+    "load: what a link is offered over its capacity while the NICs send at their rate. "
     "slowdown: the busiest link's load, which a synchronous collective waits for; if even: with "
     "the same load on all links of a kind; per connection: by the busiest link among its own."
 )
@@ -61,19 +71,95 @@ def print_scale_plan(options: ScaleOptions, console: Console, bar: Console) -> N
     schemes = _schemes(options.routing)
     _check(options)
     fabric = create_fabric(options.topology, options.gpus)
-    question = Question(
+    # A QP has one NIC port, so a NIC with two ports needs two QPs to send at its full rate.
+    qps = options.qps or fabric.nic_ports
+    flows = partial(
+        make_flows,
         fabric,
         options.flows,
-        options.gpus,
-        # A QP has one NIC port, so a NIC with two ports needs two QPs to send at its full rate.
-        qps=options.qps or fabric.nic_ports,
+        gpus=options.gpus,
+        qps=qps,
         port_per_qp=options.source_ports == "per-qp",
+    )
+    question = Question(
+        fabric,
+        lambda seed: flows(seed=seed),
         failed_links=options.failed_links,
         seeds=range(options.seeds),
     )
     summaries = _study(schemes, question, bar)
+    ports = "a source port per QP" if options.source_ports == "per-qp" else "one source port each"
+    what = f"{options.flows} of {options.gpus:,} GPUs, {plural(qps, 'QP')} per pair, {ports}"
+    _print_all(what, question, schemes, summaries, console)
+
+
+def print_scenario_loads(
+    scenario: Scenario,
+    variant: str,
+    *,
+    routing: str,
+    seeds: int = 1,
+    failed_links: float = 0.0,
+    console: Console,
+    bar: Console,
+) -> None:
+    """Plan the traffic of a scenario's variant with other schemes, as if all of it went at once.
+
+    The first seed is the scenario's, so that its scheme chooses as it would in the run. Raises
+    ValueError as ``print_scale_plan``.
+    """
+    schemes = _schemes(routing)
+    _check_common(seeds, failed_links)
+    resolved = dict(resolve_variants(scenario))[variant]
+    topology = build_topology(resolved)
+    plan = plan_traffic(resolved, topology)
+    fabric = from_topology(topology)
+    flows = flows_of_plan(fabric, plan)
+    question = Question(
+        fabric, lambda seed: flows, failed_links, range(resolved.seed, resolved.seed + seeds)
+    )
+    summaries = _study(schemes, question, bar)
+    pairs = plural(len(plan.connections), "queue pair")
+    what = f"variant {variant}: {pairs} of {resolved.workload.kind}"
+    _print_all(what, question, schemes, summaries, console)
+
+
+def flows_of_plan(fabric: ArrayFabric, plan: Plan) -> FlowArrays:
+    """A plan's connections, all at once; the busiest NIC sends or receives at its rate."""
+    payload = Counter[int]()
+    for flow in plan.flows:
+        group = plan.group(flow.connection)
+        for index in group:
+            payload[index] += flow.payload_bytes // len(group)
+    connections = plan.connections
+    sources = np.array([c.source_rank for c in connections])
+    destinations = np.array([c.destination_rank for c in connections])
+    sizes = np.array([float(payload[c.index]) for c in connections])
+    line_rates = fabric.nic_rates * fabric.nic_ports
+    busiest = max(
+        (np.bincount(ends, sizes, minlength=fabric.nics) / line_rates).max()
+        for ends in (sources, destinations)
+    )
+    return FlowArrays(
+        sources=sources,
+        destinations=destinations,
+        nic_ports=np.array([c.source_nic_port for c in connections]),
+        source_ports=np.array([c.source_port for c in connections]),
+        destination_qps=np.array([c.destination_qp_num for c in connections]),
+        rates=sizes / busiest,
+        connections=np.unique([c.group for c in connections], return_inverse=True)[1],
+    )
+
+
+def _print_all(
+    what: str,
+    question: Question,
+    schemes: Sequence[str],
+    summaries: Sequence[Summary],
+    console: Console,
+) -> None:
     names = _names(schemes)
-    _print_head(options, question, console)
+    _print_head(what, question, console)
     _print(_load_table(names, summaries, console), console)
     _print(_slowdown_table(names, summaries, console), console)
     for choice, name in zip(schemes, names, strict=True):
@@ -101,17 +187,21 @@ def _check(options: ScaleOptions) -> None:
     ):
         if value not in allowed:
             raise ValueError(f"--{option} {value}: allowed: {', '.join(allowed)}")
-    for option, number, most in (
-        ("gpus", options.gpus, CATALOGUE[options.topology].limit),
-        ("qps", options.qps, QP_LIMIT),
-        ("seeds", options.seeds, SEED_LIMIT),
+    for option, number, least, most in (
+        ("gpus", options.gpus, 2, CATALOGUE[options.topology].limit),
+        ("qps", options.qps, 1, QP_LIMIT),
     ):
-        least = 2 if option == "gpus" else 1
         if number is not None and not least <= number <= most:
             on = f" with {options.topology}" if option == "gpus" else ""
             raise ValueError(f"--{option} {number}: allowed{on}: {least} to {most}")
-    if not 0 <= options.failed_links < 1:
-        raise ValueError(f"--failed-links {options.failed_links}: allowed: 0 to below 1")
+    _check_common(options.seeds, options.failed_links)
+
+
+def _check_common(seeds: int, failed_links: float) -> None:
+    if not 1 <= seeds <= SEED_LIMIT:
+        raise ValueError(f"--seeds {seeds}: allowed: 1 to {SEED_LIMIT}")
+    if not 0 <= failed_links < 1:
+        raise ValueError(f"--failed-links {failed_links}: allowed: 0 to below 1")
 
 
 def _study(schemes: Sequence[str], question: Question, bar: Console) -> list[Summary]:
@@ -131,22 +221,16 @@ def _names(schemes: Sequence[str]) -> list[str]:
     ]
 
 
-def _print_head(options: ScaleOptions, question: Question, console: Console) -> None:
-    fabric = question.fabric
+def _print_head(what: str, question: Question, console: Console) -> None:
+    fabric, share = question.fabric, 100 * question.failed_links
+    failed = f", {share:g} % of links failed" if share else ""
+    seeds = plural(len(question.seeds), "seed")
     console.print(f"{fabric.name}: {_size(fabric)}", markup=False, soft_wrap=True)
-    qps = plural(question.qps, "QP")
-    ports = "a source port per QP" if question.port_per_qp else "one source port per pair"
-    failed = f", {100 * question.failed_links:g} % of links failed" if options.failed_links else ""
-    console.print(
-        f"{options.flows} of {options.gpus:,} GPUs, {qps} each, {ports}, "
-        f"{plural(len(question.seeds), 'seed')}{failed}\n",
-        markup=False,
-        soft_wrap=True,
-    )
+    console.print(f"{what}, {seeds}{failed}\n", markup=False, soft_wrap=True)
 
 
 def _size(fabric: ArrayFabric) -> str:
-    parts = [plural(fabric.nics, "GPU")]
+    parts = [plural(fabric.nics, "NIC")]
     for tier in range(1, int(fabric.tiers.max()) + 1):
         parts.append(plural(int((fabric.tiers == tier).sum()), _TIER_NAMES[tier]))
     rates = " and ".join(format_quantity(rate, "bit/s") for rate in sorted(set(fabric.up_rates)))

@@ -1,6 +1,6 @@
-"""What a scheme makes of a pattern, over many seeds: link loads, their ratio, the slowdown.
+"""What a scheme makes of some flows, over many seeds: link loads, their ratio, the slowdown.
 
-A link's *load* is what it is offered over its capacity, when every GPU sends at its NIC's rate. The
+A link's *load* is what it is offered over its capacity, when the NICs send at their rate. The
 *slowdown* is the load of the busiest link, but at least 1: the time in which that link carries its
 bytes, over the time in which the NICs would send theirs; a synchronous collective waits for it. It
 is the least that any transport can reach on these paths. A connection's slowdown is that of the
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from controllers.planning.fabric import ArrayFabric, BoolArray, FloatArray
-from controllers.planning.flows import make_flows
+from controllers.planning.flows import FlowArrays
 from controllers.planning.placement import Placement, RoutedFabric
 from controllers.planning.schemes import create_planner
 
@@ -24,13 +24,13 @@ _TIER_NAMES = ("NIC", "leaf", "spine", "core")
 
 @dataclass(frozen=True)
 class Question:
-    """What to plan. ``failed_links`` is the share of the links between switches that are down."""
+    """What to plan: ``flows`` gives those of a seed.
+
+    ``failed_links`` is the share of the links between switches that are down.
+    """
 
     fabric: ArrayFabric
-    pattern: str
-    gpus: int
-    qps: int = 1
-    port_per_qp: bool = False
+    flows: Callable[[int], FlowArrays]
     failed_links: float = 0.0
     seeds: Sequence[int] = (0,)
 
@@ -136,14 +136,7 @@ def _outcomes(schemes: Sequence[str], question: Question) -> Iterator[tuple[str,
     for seed in question.seeds:
         live = draw_live_links(fabric, question.failed_links, seed)
         routed = healthy.with_live(live)
-        flows = make_flows(
-            fabric,
-            question.pattern,
-            gpus=question.gpus,
-            qps=question.qps,
-            port_per_qp=question.port_per_qp,
-            seed=seed,
-        )
+        flows = question.flows(seed)
         for scheme in schemes:
             placement = create_planner(scheme, seed=seed).place(routed, flows)
             yield scheme, judge(placement, live)

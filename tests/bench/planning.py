@@ -24,9 +24,12 @@ _THREE_TIERS, _TWO_TIERS = "meta-dc", "spectrum-x-like"
 _PROGRAM = """
 import json, resource, sys
 from controllers.planning.catalogue import create_fabric
+from controllers.planning.flows import make_flows
 from controllers.planning.study import Question, study
 topology, scheme, gpus = sys.argv[1], sys.argv[2], int(sys.argv[3])
-(summary,) = study([scheme], Question(create_fabric(topology, gpus), "permutation", gpus))
+fabric = create_fabric(topology, gpus)
+flows = make_flows(fabric, "permutation", gpus=gpus)
+(summary,) = study([scheme], Question(fabric, lambda seed: flows))
 used = resource.getrusage(resource.RUSAGE_SELF)
 print(json.dumps([used.ru_utime + used.ru_stime, used.ru_maxrss * 1024, summary.slowdown.mean]))
 """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import subprocess
 import sys
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -95,6 +96,15 @@ def test_published_sizes(name: str) -> None:
 def test_unknown_fabric() -> None:
     with pytest.raises(ValueError, match="'torus' has no full size; allowed: meta-dc,"):
         catalogue.create_fabric("torus", 64)
+
+
+def question(
+    fabric: ArrayFabric, pattern: str, *, qps: int = 1, seeds: Sequence[int] = (0,)
+) -> Question:
+    gpus = fabric.nics
+    return Question(
+        fabric, lambda seed: make_flows(fabric, pattern, gpus=gpus, qps=qps, seed=seed), seeds=seeds
+    )
 
 
 def small() -> ArrayFabric:
@@ -205,7 +215,7 @@ def test_more_queue_pairs_help_e_ecmp_but_not_ecmp_on_one_source_port() -> None:
         for qps in (1, 16)
         for summary in study(
             ["ecmp", "e-ecmp"],
-            Question(fabric, "shift", 64, qps=qps, seeds=range(10)),
+            question(fabric, "shift", qps=qps, seeds=range(10)),
         )
     }
     assert slowdown["ecmp", 16] == slowdown["ecmp", 1]
@@ -213,7 +223,7 @@ def test_more_queue_pairs_help_e_ecmp_but_not_ecmp_on_one_source_port() -> None:
 
 
 def test_te_is_even_at_full_capacity_and_ecmp_is_not() -> None:
-    ecmp, te = study(["ecmp", "te"], Question(small_non_blocking(), "shift", 64, seeds=range(5)))
+    ecmp, te = study(["ecmp", "te"], question(small_non_blocking(), "shift", seeds=range(5)))
     assert te.slowdown == Statistic(1.0, 1.0)
     assert [layer.ratio.p99 for layer in te.layers] == [1.0, 1.0]
     assert ecmp.slowdown.mean > 2
@@ -226,7 +236,7 @@ def small_non_blocking() -> ArrayFabric:
 def test_static_never_collides_on_the_last_hop_of_three_tiers() -> None:
     """The destinations below a leaf come down through different spines."""
     fabric = catalogue.three_tier("3", zones=2, leaves=4, spines=4, cores=4, gpus_per_leaf=4)
-    (static,) = study(["static"], Question(fabric, "permutation", 32, seeds=range(5)))
+    (static,) = study(["static"], question(fabric, "permutation", seeds=range(5)))
     assert static.layers[-1].name == "spine to leaf"
     assert static.layers[-1].most.p99 == 1.0
 
@@ -281,7 +291,7 @@ def test_failed_links_are_drawn_by_seed() -> None:
 def test_progress_reaches_the_end_once() -> None:
     told: list[float] = []
     found = study(
-        ["ecmp", "static"], Question(small(), "ring", 64, seeds=range(3)), progress=told.append
+        ["ecmp", "static"], question(small(), "ring", seeds=range(3)), progress=told.append
     )
     assert told == [pytest.approx(step / 6) for step in range(1, 7)]
     assert [summary.scheme for summary in found] == ["ecmp", "static"]
@@ -298,12 +308,16 @@ def test_16384_gpus_fit_into_4_gigabytes() -> None:
     program = (
         "import resource\n"
         "from controllers.planning.catalogue import create_fabric\n"
+        "from controllers.planning.flows import make_flows\n"
         "from controllers.planning.study import Question, study\n"
-        "fabric = create_fabric('meta-dc', 16384)\n"
-        "schemes = ['ecmp', 'e-ecmp', 'path-pinning', 'spray', 'static']\n"
-        "found = study(schemes, Question(fabric, 'permutation', 16384))\n"
-        "fabric = create_fabric('spectrum-x-like', 16384)\n"
-        "found += study(['te'], Question(fabric, 'permutation', 16384))\n"
+        "found = []\n"
+        "for topology, schemes in [\n"
+        "    ('meta-dc', ['ecmp', 'e-ecmp', 'path-pinning', 'spray', 'static']),\n"
+        "    ('spectrum-x-like', ['te']),\n"
+        "]:\n"
+        "    fabric = create_fabric(topology, 16384)\n"
+        "    flows = make_flows(fabric, 'permutation', gpus=16384)\n"
+        "    found += study(schemes, Question(fabric, lambda seed: flows))\n"
         "assert all(summary.layers[0].mean > 0.4 for summary in found)\n"
         "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)\n"
     )

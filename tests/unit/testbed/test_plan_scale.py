@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from controllers.planning.catalogue import CATALOGUE
+from controllers.planning.fabric import from_topology
 from controllers.planning.schemes import planner_names
 from testbed import cli
+from testbed.plan_scale import flows_of_plan
+from testbed.scenario import build_topology, load_scenario, plan_traffic
 
 
 @pytest.fixture
@@ -39,9 +43,9 @@ def test_head_says_what_was_planned(invoke) -> None:
         "--seeds", "3", "--failed-links", "0.01", "--source-ports", "per-qp",
     )  # fmt: skip
     lines = out.splitlines()
-    assert lines[0] == "hpn7-pod: 1,024 GPUs, 16 leaves, 120 spines, 960 links of 400 Gb/s"
+    assert lines[0] == "hpn7-pod: 1,024 NICs, 16 leaves, 120 spines, 960 links of 400 Gb/s"
     assert lines[1] == (
-        "ring of 1,000 GPUs, 2 QPs each, a source port per QP, 3 seeds, 1 % of links failed"
+        "ring of 1,000 GPUs, 2 QPs per pair, a source port per QP, 3 seeds, 1 % of links failed"
     )
 
 
@@ -68,14 +72,40 @@ def test_figures_of_a_pattern_that_needs_no_luck(invoke) -> None:
     assert slowdown == ["static", "1.00", "1.00", "1.00", "1.00", "0", "%"]
 
 
+def test_other_schemes_for_the_traffic_of_a_scenario(invoke) -> None:
+    """What the packets of the scenario's run showed is what its schemes are planned to do."""
+    status, out, err = invoke("plan", "permutation", "--routing", "ecmp,static")
+    assert (status, err) == (0, "")
+    lines = out.splitlines()
+    assert lines[0].startswith("leaf-spine: ")
+    assert lines[1].startswith("variant ecmp: ")
+    assert lines[1].endswith(" queue pairs of permutation, 1 seed")
+    ecmp, static = (line.split() for line in lines if "leaf to spine" in line)
+    assert float(ecmp[7]) > 1.5
+    assert float(static[7]) == 1.0
+
+
+def test_flows_of_a_plan_keep_their_bytes_and_its_busiest_nic_the_line_rate() -> None:
+    scenario = load_scenario("incast", ["topology.leaves=2"])
+    topology = build_topology(scenario)
+    plan = plan_traffic(scenario, topology)
+    flows = flows_of_plan(from_topology(topology), plan)
+    received = np.bincount(flows.destinations, flows.rates)
+    assert received.max() == pytest.approx(topology.nic(0).rate)
+    sizes = np.array([flow.payload_bytes for flow in plan.flows])
+    np.testing.assert_allclose(flows.rates / flows.rates.sum(), sizes / sizes.sum())
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ([], "plan needs a SCENARIO, or --gpus"),
         (["incast", "--gpus", "64"], "--gpus plans without a scenario"),
         (["--gpus", "64", "--dilation", "5"], "--gpus plans without a scenario"),
-        (["incast", "--routing", "ecmp"], "--routing goes with --gpus"),
-        (["--failed-links", "0.1"], "--failed-links goes with --gpus"),
+        (["incast", "--qps", "4", "--routing", "ecmp"], "--qps goes with --gpus"),
+        (["incast", "--failed-links", "0.1"], "--failed-links goes with --routing or --gpus"),
+        (["incast", "--routing", "ecmp", "--seeds", "0"], "--seeds 0: allowed: 1 to 10000"),
+        (["--routing", "ecmp"], "plan needs a SCENARIO, or --gpus"),
         (["--gpus", "1"], "--gpus 1: allowed with meta-dc: 2 to 24576"),
         (["--gpus", "16384", "--topology", "hpn7-pod"],
          "--gpus 16384: allowed with hpn7-pod: 2 to 15360"),
