@@ -12,7 +12,6 @@ import os
 import shlex
 import signal
 import sys
-import textwrap
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -190,10 +189,6 @@ def plan(
         if any(value not in (None, []) for value in of_scenario):
             raise CommandError("--gpus plans without a scenario", ExitStatus.USAGE)
         return _plan_at_scale(gpus, given)
-    for name in given:
-        if name not in ("routing", "seeds", "failed_links") or "routing" not in given:
-            needed = "--routing or --gpus" if name in ("seeds", "failed_links") else "--gpus"
-            raise CommandError(f"--{name.replace('_', '-')} goes with {needed}", ExitStatus.USAGE)
     if scenario is None:
         raise CommandError("plan needs a SCENARIO, or --gpus", ExitStatus.USAGE)
     from testbed.plan_view import print_plan
@@ -210,36 +205,10 @@ def plan(
 @app.command("list")
 def list_() -> int:
     """List scenarios, and the strategies that they can name."""
-    from controllers.planning.catalogue import CATALOGUE
-    from controllers.planning.flows import PATTERNS
-    from testbed import registries
-    from testbed.scenario import ScenarioError, load_scenario, scenario_files
+    from testbed.listing import print_list
 
-    for name, path in scenario_files().items():
-        try:
-            description = load_scenario(path).description.strip().splitlines()
-            print(f"{name:<18} {description[0] if description else ''}")
-        except ScenarioError as error:
-            print(f"{name:<18} cannot be run: {error}")
-    print()
-    for what, names in (
-        ("topologies", registries.topology_parameters()),
-        ("routing schemes", registries.scheme_parameters()),
-        ("workloads", registries.workload_parameters()),
-        ("recovery of rc", registries.recovery_names("rc")),
-        ("full-size fabrics", CATALOGUE),
-        ("planned patterns", PATTERNS),
-    ):
-        print(_hanging(what, ", ".join(sorted(names))))
+    print_list()
     return ExitStatus.OK
-
-
-def _hanging(what: str, text: str) -> str:
-    """What something is, then a text beside it that may go on in further lines."""
-    return textwrap.fill(
-        text, 80, initial_indent=f"{what:<18} ", subsequent_indent=" " * 19,
-        break_on_hyphens=False, break_long_words=False,
-    )  # fmt: skip
 
 
 @app.command()
@@ -361,6 +330,10 @@ def _load(
 def _plan_schemes(scenario: Scenario, variant: str, options: dict[str, Any]) -> int:
     from testbed.plan_scale import print_scenario_loads
 
+    for name in options:
+        if name not in ("routing", "seeds", "failed_links") or "routing" not in options:
+            needed = "--routing or --gpus" if name in ("seeds", "failed_links") else "--gpus"
+            raise CommandError(f"--{name.replace('_', '-')} goes with {needed}", ExitStatus.USAGE)
     bar = _console(stderr=True)
     try:
         print_scenario_loads(scenario, variant, console=_console(), bar=bar, **options)
