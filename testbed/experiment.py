@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from controllers.process import ControllerProcess
 from controllers.program import write_program
-from controllers.routes import LinkState
 from testbed.activity import ActivityBoard
 from testbed.asic.mmu import UNLIMITED, BufferPolicy
 from testbed.capture import Capture
@@ -201,7 +200,7 @@ class Experiment:
         ports = self.fabric.mmu.ports.copy()
         forwarding_drops = self.fabric.ovs.audit_sockets().dropped_frames
         if agent:
-            mismatches += self._probe_again(agent.physical)
+            mismatches += self._probe_again(agent, end)
         return Measurements(
             topology=self._topology,
             plan=self._plan,
@@ -241,16 +240,19 @@ class Experiment:
         telemetry.follow(agent)
         return agent
 
-    def _probe_again(self, links: LinkState) -> list[str]:
+    def _probe_again(self, agent: FailureAgent, end: float) -> list[str]:
         """Whether packets go where they should now that links have changed; what is wrong."""
         assert self._network is not None
-        paths = self._network.routes(links).paths
+        paths = self._network.routes(agent.physical).paths
         if not any(paths.values()):
             return []
         try:
-            Prober(self.fabric, self._plan, paths).run()
+            probe = Prober(self.fabric, self._plan, paths).run()
         except ProbeError as error:
             return [f"after the faults: {error}"]
+        agent.records.append(
+            FaultRecord(end, "paths as predicted", f"{probe.probes} ways", reaction=True)
+        )
         return []
 
     def _watch(
