@@ -151,7 +151,6 @@ class ScheduleBuilder:
                 writer[place] = position
                 readers.pop(place, None)
         needed.discard(position)
-        program.append(
-            Instruction(kind, channel, slot, count, source, peer, tuple(sorted(needed)), local)
-        )
+        depends_on = tuple(sorted(needed)) if needed else ()
+        program.append(Instruction(kind, channel, slot, count, source, peer, depends_on, local))
         return position

@@ -10,7 +10,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from traffic.collectives.expected import evaluate, output_expressions
-from traffic.collectives.lowering import BufferOffsets, buffer_offsets
+from traffic.collectives.lowering import BufferOffsets, Rendezvous, buffer_offsets
 from traffic.collectives.schedule import Schedule, byte_bounds
 from traffic.payload import count_wrong, elements_of, initial_slice
 from traffic.plan import MemoryPlan, Plan
@@ -30,6 +30,8 @@ class Communicator:
 
 def place(
     work: Sequence[tuple[Sequence[int], Schedule]],
+    *,
+    rendezvous: Rendezvous = Rendezvous.NONE,
 ) -> tuple[list[Communicator], dict[int, MemoryPlan]]:
     """Give every communicator buffers of its own; returns them and the memory of each rank.
 
@@ -45,7 +47,9 @@ def place(
     initialised = dict(end)
     communicators = []
     for (ranks, schedule), begin in zip(work, inputs, strict=True):
-        placed = buffer_offsets(schedule, inputs=begin, rest=[end[rank] for rank in ranks])
+        placed = buffer_offsets(
+            schedule, inputs=begin, rest=[end[rank] for rank in ranks], rendezvous=rendezvous
+        )
         end.update((rank, buffer.end) for rank, buffer in zip(ranks, placed, strict=True))
         communicators.append(Communicator(tuple(ranks), schedule, placed))
     return communicators, {rank: MemoryPlan(end[rank], initialised[rank]) for rank in end}

@@ -124,9 +124,9 @@ class Accumulator:
 
 def direct_sends(request: CollectiveRequest, rank: int) -> dict[int, int]:
     """Elements that a rank sends to each peer when every block goes straight to its place."""
-    sent = []
+    sent, blocks = [], request.input_blocks(rank)
     for peer in range(request.ranks):
         wanted = move(request, rank, peer)
         if wanted is not None and peer != rank:
-            sent.append({peer: request.input_blocks(rank)[wanted.input_block]})
+            sent.append({peer: blocks[wanted.input_block]})
     return merge(*sent)

@@ -2,46 +2,56 @@
 
 Each connection gets one flow per channel. Its SENDs are posted in the schedule's order, and no
 more of them are under way than the chunking allows (NCCL_STEPS): each waits for the completion of
-one further back.
+one further back. What a schedule calls local takes NVLink between GPUs of one server, and the
+network where the plan's ranks are not on one after all.
+
+With rendezvous a SEND also waits for its receiver's clear-to-send (CTS), as in NCCL, whose receiver
+writes an entry of 64 bytes into a FIFO in the sender's memory for each buffer that is free
+(ncclIbPostFifo in transport/net_ib.cc). A receiver sends as many ahead as messages may be under
+way, but none before it takes part in the collective itself. NCCL writes them through the queue
+pairs that the data arrive on; here they have one of their own, for a connection of a plan carries
+messages one way.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from enum import StrEnum
 
 from traffic.collectives.graph import ScheduleGraph
 from traffic.collectives.schedule import InstructionKind, Schedule, byte_bounds
 from traffic.plan import Operation, PlanError
 from traffic.plan_builder import PlanBuilder
 
+CTS_BYTES = 64
+"""An entry of NCCL's FIFO, a cache line (struct ncclIbSendFifo)."""
+
+FlowOf = Callable[[int, int, int], int]
+"""The flow from one rank of the plan to another on a channel."""
+
+
+class Rendezvous(StrEnum):
+    """Whether a message waits for its receiver's word that there is room for it."""
+
+    NONE = "none"
+    CTS = "cts"
+
 
 @dataclass(frozen=True, slots=True)
 class BufferOffsets:
-    """Where a rank's buffers begin in its memory, and where the last one ends; in bytes."""
+    """Where a rank's buffers begin in its memory, and where the last one ends; in bytes.
+
+    ``fifo`` is where clear-to-sends come from and go to, None without rendezvous. That they come is
+    all that matters; what they say is not modelled, so one entry is enough.
+    """
 
     input: int
     output: int
     scratch: int
     end: int
-
-
-class LocalTransport(Protocol):
-    """How a transfer between GPUs of one server becomes operations of a plan."""
-
-    def transfer(
-        self,
-        builder: PlanBuilder,
-        source: int,
-        destination: int,
-        *,
-        length: int,
-        offset: int,
-        remote_offset: int,
-        depends_on: Sequence[int],
-    ) -> tuple[int, int]:
-        """Add it; returns the op_ids of its completion at the source and at the destination."""
+    fifo: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +69,11 @@ class Lowering:
 
 
 def buffer_offsets(
-    schedule: Schedule, inputs: Sequence[int] | None = None, rest: Sequence[int] | None = None
+    schedule: Schedule,
+    inputs: Sequence[int] | None = None,
+    rest: Sequence[int] | None = None,
+    *,
+    rendezvous: Rendezvous = Rendezvous.NONE,
 ) -> tuple[BufferOffsets, ...]:
     """Byte offsets of every rank's buffers: input at ``inputs``, output and scratch from ``rest``.
 
@@ -74,7 +88,11 @@ def buffer_offsets(
         begin = inputs[rank] if inputs is not None else 0
         output = rest[rank] if rest is not None else begin + sizes[0]
         scratch = output + sizes[1]
-        found.append(BufferOffsets(begin, output, scratch, scratch + sizes[2]))
+        end = scratch + sizes[2]
+        if rendezvous is Rendezvous.CTS:
+            found.append(BufferOffsets(begin, output, scratch, end + CTS_BYTES, end))
+        else:
+            found.append(BufferOffsets(begin, output, scratch, end))
     return tuple(found)
 
 
@@ -86,20 +104,22 @@ def lower(
     ranks: Sequence[int] | None = None,
     operation: Operation = Operation.WRITE_WITH_IMM,
     after: Sequence[Sequence[int]] | None = None,
-    local: LocalTransport | None = None,
+    flow_of: FlowOf | None = None,
 ) -> Lowering:
     """Add a schedule to a plan; memory is the caller's to give.
 
     ``ranks`` are the plan's ranks that form the communicator, by default all. Operations of its
-    rank i wait for ``after[i]``. Transfers within a server take ``local``, or else the network.
-    Raises PlanError for a verb that does not tell the receiver, or for a plan that is too large.
+    rank i wait for ``after[i]``. There is a rendezvous where ``buffers`` have room for it.
+    ``flow_of`` gives the flows where several schedules share connections; by default each schedule
+    has its own. Raises PlanError for a verb that does not tell the receiver, or for a plan that is
+    too large.
     """
     if not operation.notifies_receiver:
         raise PlanError(f"operation: {operation} does not tell the receiver that data are there")
     members = tuple(range(builder.world_size)) if ranks is None else tuple(ranks)
     if len(members) != schedule.request.ranks:
         raise PlanError(f"ranks: {len(members)} for a schedule of {schedule.request.ranks}")
-    return _Lowerer(schedule, builder, buffers, members, operation, after, local).run()
+    return _Lowerer(schedule, builder, buffers, members, operation, after, flow_of).run()
 
 
 class _Lowerer:
@@ -111,7 +131,7 @@ class _Lowerer:
         ranks: tuple[int, ...],
         operation: Operation,
         after: Sequence[Sequence[int]] | None,
-        local: LocalTransport | None,
+        flow_of: FlowOf | None,
     ) -> None:
         self._graph = ScheduleGraph(schedule)
         self._builder = builder
@@ -119,7 +139,8 @@ class _Lowerer:
         self._ranks = ranks
         self._operation = operation
         self._after = [tuple(needed) for needed in after] if after else [()] * len(ranks)
-        self._local = local
+        self._flow_of = flow_of or self._new_flow
+        self._servers = builder.server_of
         self._in_flight = schedule.chunking.messages_in_flight
         self._places = [_places(schedule, rank, b) for rank, b in enumerate(self._buffers)]
         # op_ids that stand for an instruction's completion
@@ -127,6 +148,9 @@ class _Lowerer:
         self._flows: dict[tuple[int, int, int], int] = {}
         # per connection, what each of its latest SENDs waits for, and its op_id
         self._recent: dict[tuple[int, int, int], list[tuple[set[int], int]]] = {}
+        # per connection, the flow of its clear-to-sends and the RECEIVEs of its latest messages
+        self._cts_flows: dict[tuple[int, int, int], int] = {}
+        self._received: dict[tuple[int, int, int], deque[int]] = {}
 
     def run(self) -> Lowering:
         graph = self._graph
@@ -177,9 +201,8 @@ class _Lowerer:
         connection = source, destination, step.channel
         waits = self._in_order(connection, needed)
         ends: tuple[int, int | None]
-        if step.local and self._local is not None:
-            ends = self._local.transfer(
-                self._builder,
+        if step.local and self._share_server(source, destination):
+            ends = self._builder.local_message(
                 self._ranks[source],
                 self._ranks[destination],
                 length=length,
@@ -188,6 +211,7 @@ class _Lowerer:
                 depends_on=sorted(waits),
             )
         else:
+            waits |= self._clear_to_send(connection)
             ends = self._builder.message(
                 self._flow(connection),
                 operation=self._operation,
@@ -200,6 +224,36 @@ class _Lowerer:
         assert receive_op is not None
         self._done[number], self._done[receive] = (send_op,), (receive_op,)
         self._recent[connection].append((needed, send_op))
+        if connection in self._received:
+            self._received[connection].append(receive_op)
+
+    def _share_server(self, source: int, destination: int) -> bool:
+        first, second = (self._servers[self._ranks[rank]] for rank in (source, destination))
+        return bool(first) and first == second
+
+    def _clear_to_send(self, connection: tuple[int, int, int]) -> set[int]:
+        """Add the receiver's message for the next SEND; what that must wait for, if anything."""
+        source, destination, _ = connection
+        target, origin = self._buffers[source].fifo, self._buffers[destination].fifo
+        if target is None or origin is None:
+            return set()
+        if connection not in self._cts_flows:
+            pair = self._builder.connect(self._ranks[destination], self._ranks[source], 1)
+            self._cts_flows[connection] = self._builder.flow(pair)
+        received = self._received.setdefault(connection, deque())
+        needed = set(self._after[destination])
+        if len(received) == self._in_flight:
+            needed.add(received.popleft())
+        _, cleared = self._builder.message(
+            self._cts_flows[connection],
+            operation=Operation.WRITE_WITH_IMM,
+            length=CTS_BYTES,
+            offset=origin,
+            remote_offset=target,
+            depends_on=sorted(needed),
+        )
+        assert cleared is not None
+        return {cleared}
 
     def _in_order(self, connection: tuple[int, int, int], needed: set[int]) -> set[int]:
         """What the next SEND of a connection must wait for, so that it is not posted too early.
@@ -217,10 +271,14 @@ class _Lowerer:
 
     def _flow(self, connection: tuple[int, int, int]) -> int:
         if connection not in self._flows:
-            source, destination, _ = connection
-            pair = self._builder.connect(self._ranks[source], self._ranks[destination])
-            self._flows[connection] = self._builder.flow(pair)
+            source, destination, channel = connection
+            self._flows[connection] = self._flow_of(
+                self._ranks[source], self._ranks[destination], channel
+            )
         return self._flows[connection]
+
+    def _new_flow(self, source: int, destination: int, channel: int) -> int:
+        return self._builder.flow(self._builder.connect(source, destination))
 
     def _last(self) -> tuple[tuple[int, ...], ...]:
         graph = self._graph

@@ -14,7 +14,7 @@ def slices(elements: int, itemsize: int, chunking: Chunking) -> list[int]:
     """Sizes of the slices of one chunk, or of a longer run that is sent chunk after chunk."""
     largest = max(1, chunking.slice_bytes // itemsize)
     chunks = max(1, -(-elements // (largest * chunking.slices_per_chunk)))
-    sizes = []
+    sizes: list[int] = []
     for chunk in cut(elements, chunks):
         parts = chunking.slices_per_chunk
         if chunk * _SMALLEST_SLICE < largest * parts:

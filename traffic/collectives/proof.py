@@ -8,7 +8,8 @@ one must be ordered before the other.
 
 from __future__ import annotations
 
-from itertools import accumulate
+from bisect import bisect_left
+from itertools import accumulate, pairwise
 
 from traffic.collectives.graph import ScheduleGraph, execute
 from traffic.collectives.request import ScheduleError, postcondition
@@ -89,6 +90,8 @@ def _describe(value: _Contribution | None) -> str:
 def races(graph: ScheduleGraph) -> list[tuple[int, int]]:
     """Pairs of instructions that conflict in some slot and may happen in either order.
 
+    Not all such pairs, but none only if there are none: order is transitive, so it is enough that
+    each access is ordered after the write before it, and before the next, in one possible order.
     Only dependencies and messages count as order; that messages of a connection do not overtake
     each other is not relied upon.
     """
@@ -103,10 +106,13 @@ def races(graph: ScheduleGraph) -> list[tuple[int, int]]:
 
     found = []
     for readers, writers in _accesses(graph):
-        for index, writer in enumerate(writers):
-            for other in readers + writers[index + 1 :]:
-                if other != writer and not ordered(writer, other) and not ordered(other, writer):
-                    found.append((writer, other))
+        writers.sort(key=position.__getitem__)
+        found += [pair for pair in pairwise(writers) if not ordered(*pair)]
+        for reader in readers:
+            place = bisect_left(writers, position[reader], key=position.__getitem__)
+            pairs = [(writer, reader) for writer in writers[max(place - 1, 0) : place]]
+            pairs += [(reader, writer) for writer in writers[place : place + 1] if writer != reader]
+            found += [pair for pair in pairs if not ordered(*pair)]
     return found
 
 

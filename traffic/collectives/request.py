@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 
 
 class ScheduleError(ValueError):
@@ -50,10 +51,11 @@ _REDUCING = {
 }
 
 
-def cut(elements: int, parts: int) -> list[int]:
+@lru_cache(maxsize=1024)
+def cut(elements: int, parts: int) -> tuple[int, ...]:
     """Sizes of contiguous parts; they differ by at most one, the first are the larger."""
     base, larger = divmod(elements, parts)
-    return [base + 1] * larger + [base] * (parts - larger)
+    return (base + 1,) * larger + (base,) * (parts - larger)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +138,7 @@ class CollectiveRequest:
         return rank // self.gpus_per_server == other // self.gpus_per_server
 
     @property
-    def blocks(self) -> list[int]:
+    def blocks(self) -> tuple[int, ...]:
         """Elements of each rank's share of the largest buffer."""
         return cut(self.elements, self.ranks)
 
@@ -150,31 +152,35 @@ class CollectiveRequest:
             return self.counts[source][destination]
         return self.blocks[(source + destination) % self.ranks]
 
-    def input_blocks(self, rank: int) -> list[int]:
+    def input_blocks(self, rank: int) -> tuple[int, ...]:
         """Sizes of the parts of a rank's input buffer, in order of address."""
         collective = self.collective
-        if collective in (Collective.ALL_TO_ALL, Collective.ALL_TO_ALLV):
-            return [self.count(rank, peer) for peer in range(self.ranks)]
+        if self.counts is not None:
+            return self.counts[rank]
+        if collective is Collective.ALL_TO_ALL:
+            return self.blocks[rank:] + self.blocks[:rank]
         if collective in (Collective.ALL_GATHER, Collective.GATHER):
-            return [self.blocks[rank]]
+            return (self.blocks[rank],)
         if collective in (Collective.BROADCAST, Collective.SCATTER) and rank != self.root:
-            return []
+            return ()
         if collective in (Collective.SCATTER, Collective.REDUCE_SCATTER):
             return self.blocks
-        return [self.elements]
+        return (self.elements,)
 
-    def output_blocks(self, rank: int) -> list[int]:
+    def output_blocks(self, rank: int) -> tuple[int, ...]:
         """Sizes of the parts of a rank's output buffer, in order of address."""
         collective = self.collective
-        if collective in (Collective.ALL_TO_ALL, Collective.ALL_TO_ALLV):
-            return [self.count(peer, rank) for peer in range(self.ranks)]
+        if self.counts is not None:
+            return tuple(row[rank] for row in self.counts)
+        if collective is Collective.ALL_TO_ALL:
+            return self.blocks[rank:] + self.blocks[:rank]
         if collective in (Collective.REDUCE_SCATTER, Collective.SCATTER):
-            return [self.blocks[rank]]
+            return (self.blocks[rank],)
         if collective in (Collective.REDUCE, Collective.GATHER) and rank != self.root:
-            return []
+            return ()
         if collective in (Collective.GATHER, Collective.ALL_GATHER):
             return self.blocks
-        return [self.elements]
+        return (self.elements,)
 
 
 def largest_buffer(counts: Sequence[Sequence[int]]) -> int:

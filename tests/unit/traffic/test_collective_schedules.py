@@ -57,7 +57,8 @@ def test_every_schedule_is_right(collective, algorithm):
     chosen = create_algorithm(algorithm)
     for ranks in range(2, 34):
         for channels in range(1, 5):
-            most = ranks * channels * (2 if ranks <= 16 else 1)
+            # with many ranks and channels most slots stay empty, to save time
+            most = 2 * ranks * channels if ranks <= 16 or channels == 1 else ranks
             request = request_of(
                 collective,
                 ranks,
