@@ -153,12 +153,15 @@ def nics_below(topology: Topology) -> dict[str, tuple[Interface, ...]]:
     }
 
 
-def choices_below(topology: Topology, tier: int) -> int:
-    """Number of distinct up port choices in the tiers below: the product of their widest fans."""
+def choices_between(topology: Topology, first: int, end: int) -> int:
+    """Number of distinct up port choices in the tiers ``first`` .. ``end`` - 1.
+
+    That is the product of the widest fans of up ports in these tiers; 1 for no tier at all.
+    """
     up_ports: dict[int, dict[str, int]] = {}
     for port in topology.interfaces.values():
         own, peer = topology.nodes[port.node].tier, topology.nodes[port.peer_node].tier
-        if 0 < own < tier and peer > own:
+        if first <= own < end and peer > own:
             counts = up_ports.setdefault(own, {})
             counts[port.node] = counts.get(port.node, 0) + 1
     product = 1
@@ -174,4 +177,4 @@ def choices_before(topology: Topology, tier: int, *, climbing: bool) -> int:
     the tier below by the digit by which that tier is chosen on the way up, so that the destinations
     below one leaf arrive from different switches.
     """
-    return choices_below(topology, tier if climbing else tier - 2)
+    return choices_between(topology, 1, tier if climbing else tier - 2)

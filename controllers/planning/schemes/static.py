@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from controllers.planning.fabric import ArrayFabric, IntArray
+from controllers.planning.fabric import ArrayFabric, BoolArray, IntArray
 from controllers.planning.flows import FlowArrays
 from controllers.planning.placement import Hop, RoutedFabric
 from controllers.planning.schemes.base import HopByHopPlanner, register_planner
@@ -28,7 +28,8 @@ class StaticPlanner(HopByHopPlanner):
         """The digit of the destination that belongs to the switch's tier."""
         sizes = routed.groups.sizes(hop.groups)
         numbers = self._numbers[flows.destinations[hop.flows]]
-        digits = numbers // divisors_of(routed, self._divisors, hop)
+        up = climbing(routed, hop).astype(np.int64)
+        digits = numbers // self._divisors[up, routed.fabric.tiers[hop.switches]]
         return routed.groups.member(hop.groups, digits % sizes)
 
 
@@ -42,9 +43,8 @@ def choices_before(fabric: ArrayFabric) -> IntArray:
     return np.stack([down, below]).astype(np.int64)
 
 
-def divisors_of(routed: RoutedFabric, divisors: IntArray, hop: Hop) -> IntArray:
-    """What each switch of a hop divides destinations' numbers by."""
+def climbing(routed: RoutedFabric, hop: Hop) -> BoolArray:
+    """Whether the flows of a hop go up from where they are."""
     first = routed.groups.member(hop.groups, np.zeros_like(hop.groups))
-    climbing = (first < routed.fabric.links).astype(np.int64)
-    found: IntArray = divisors[climbing, routed.fabric.tiers[hop.switches]]
-    return found
+    up: BoolArray = first < routed.fabric.links
+    return up

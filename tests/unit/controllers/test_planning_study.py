@@ -241,6 +241,15 @@ def test_static_never_collides_on_the_last_hop_of_three_tiers() -> None:
     assert static.layers[-1].most.p99 == 1.0
 
 
+def test_path_pinning_uses_every_core() -> None:
+    """Above the leaves there are no slices: there the destination's leaf decides."""
+    fabric = catalogue.three_tier("3", zones=2, leaves=4, spines=4, cores=4, gpus_per_leaf=4)
+    (pinned,) = study(["path-pinning"], question(fabric, "shift"))
+    assert [layer.name for layer in pinned.layers][1] == "spine to core"
+    assert [layer.idle for layer in pinned.layers] == [0.0] * 4
+    assert pinned.slowdown.mean == 1.0
+
+
 def test_figures_of_a_placement_by_hand() -> None:
     """Three flows over the same uplink, one within the leaf."""
     fabric = catalogue.leaf_spine("hand", leaves=2, spines=2, gpus_per_leaf=4, gpus_per_server=1)
