@@ -284,7 +284,6 @@ class Fabric:
 
     def _make_ports(self) -> None:
         if self.label_engine:
-            # first: XDP in a driver's receive path switches receive offload on
             self.label_engine.attach()
         for node, ip in self._each_namespace():
             interfaces = self._interfaces_in(node)

@@ -335,7 +335,10 @@ static __always_inline int pass_tagged(struct xdp_md *ctx, const struct port *po
 	return XDP_PASS;
 }
 
-SEC("xdp.frags")
+/* Not xdp.frags, which only a driver's own receive path needs: where the kernel gathers a frame's
+ * fragments for such a program, it forgets the length of the MAC header, and the buffer program would
+ * count 14 bytes less. */
+SEC("xdp")
 int label(struct xdp_md *ctx)
 {
 	struct ethhdr *ethernet = (void *)(long)ctx->data;
