@@ -352,10 +352,15 @@ class Experiment:
                 losses=self._losses(),
                 lead=max(SEND_AHEAD / self._dilation, frame_time),
                 latencies=tuple(topology.one_way_latency(hops) for hops in range(longest)),
-                traced_connections=frozenset(range(TRACED_CONNECTIONS)),
+                traced_connections=self._traced_connections(),
             )
             for index, server in enumerate(topology.servers)
         ]
+
+    def _traced_connections(self) -> frozenset[int]:
+        """The first queue pair of each of the first flows' connections."""
+        firsts = dict.fromkeys(flow.connection for flow in self._plan.flows)
+        return frozenset(list(firsts)[:TRACED_CONNECTIONS])
 
     def _ports_of(self, server: str) -> tuple[tuple[PortSettings, ...], ...]:
         """For each rank of a server the ports of its NIC."""
