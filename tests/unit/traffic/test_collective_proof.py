@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import combinations
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from traffic.collectives.algorithms import algorithms_for, create_algorithm
 from traffic.collectives.graph import ScheduleGraph
@@ -165,3 +168,59 @@ def test_a_message_that_may_land_too_early_is_a_race():
     broken = edited(schedule, 0, receives[1], slot=first)
     assert races(ScheduleGraph(schedule)) == []
     assert races(ScheduleGraph(broken)) != []
+
+
+def has_race(graph):
+    """By definition: any two accesses to a slot, one of them writing, in no order."""
+    before: list[set[int]] = [set() for _ in graph.steps]
+    for number in graph.order:
+        if graph.steps[number].kind is KINDS.RECEIVE:
+            before[number] |= before[graph.partner[number]]
+        for needed in graph.needs(number):
+            before[number] |= before[needed] | {needed}
+    accesses = []
+    for number, step in enumerate(graph.steps):
+        rank = graph.rank[number]
+        if step.kind is KINDS.SEND:
+            landing = graph.steps[graph.partner[number]].slot
+            accesses += [(rank, step.slot + i, False, number) for i in range(step.count)]
+            accesses += [(step.peer, landing + i, True, number) for i in range(step.count)]
+        elif step.kind is not KINDS.RECEIVE:
+            accesses += [(rank, step.slot + i, True, number) for i in range(step.count)]
+            accesses += [(rank, step.source + i, False, number) for i in range(step.count)]
+
+    def ordered(first, second):
+        return first in before[second] or (
+            graph.steps[first].kind is KINDS.SEND and graph.partner[first] in before[second]
+        )
+
+    return any(
+        one[:2] == other[:2]
+        and (one[2] or other[2])
+        and one[3] != other[3]
+        and not ordered(one[3], other[3])
+        and not ordered(other[3], one[3])
+        for one, other in combinations(accesses, 2)
+    )
+
+
+@given(
+    st.sampled_from([Collective.ALL_REDUCE, Collective.REDUCE_SCATTER, Collective.REDUCE]),
+    st.integers(2, 5),
+    st.data(),
+)
+@settings(max_examples=60, deadline=None)
+def test_races_are_found_exactly_when_there_are_any(collective, ranks, data):
+    algorithm = data.draw(st.sampled_from(algorithms_for(collective)))
+    schedule = schedule_of(algorithm, collective, ranks, data.draw(st.integers(1, 2 * ranks)))
+    assert not has_race(ScheduleGraph(schedule))
+    for _ in range(data.draw(st.integers(0, 3))):
+        rank = data.draw(st.integers(0, ranks - 1))
+        if not schedule.programs[rank]:
+            continue
+        position = data.draw(st.integers(0, len(schedule.programs[rank]) - 1))
+        depends_on = schedule.programs[rank][position].depends_on
+        kept = tuple(needed for needed in depends_on if data.draw(st.booleans()))
+        schedule = edited(schedule, rank, position, depends_on=kept)
+    graph = ScheduleGraph(schedule)
+    assert bool(races(graph)) == has_race(graph)
