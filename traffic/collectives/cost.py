@@ -10,12 +10,13 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from traffic.bounds import ETHERNET_OVERHEAD, PACKET_HEADERS
 from traffic.collectives.graph import ScheduleGraph
 from traffic.collectives.request import Collective, CollectiveRequest
 from traffic.collectives.schedule import InstructionKind, Schedule
+from traffic.nvlink import NvlinkSettings
 
 _WRITE_WITH_IMM = 16 + 4
 """RETH and immediate data, in bytes, once per message."""
@@ -23,7 +24,7 @@ _WRITE_WITH_IMM = 16 + 4
 
 @dataclass(frozen=True, slots=True)
 class CostModel:
-    """Alpha in seconds of emulated time, one over beta in bit/s, of network and NVLink.
+    """Alpha in seconds of emulated time, and one over beta in bit/s; of NVLink as well.
 
     ``path_mtu`` adds the headers of RoCEv2's packets to every message; None leaves them out.
     """
@@ -31,14 +32,12 @@ class CostModel:
     latency: float
     rate: float
     path_mtu: int | None = 4096
-    nvlink_latency: float = 1e-6
-    nvlink_rate: float = 3.6e12
-    """H100: 900 GB/s in both directions together."""
+    nvlink: NvlinkSettings = field(default_factory=NvlinkSettings)
 
     def transfer_time(self, size: int, *, local: bool = False) -> float:
         """Seconds that a message of ``size`` bytes occupies a port."""
         if local:
-            return size * 8 / self.nvlink_rate
+            return size * 8 / self.nvlink.rate
         if self.path_mtu is not None:
             packets = max(1, math.ceil(size / self.path_mtu))
             size += -size % 4 + packets * (PACKET_HEADERS + ETHERNET_OVERHEAD) + _WRITE_WITH_IMM
@@ -144,7 +143,7 @@ class _Simulation:
         step, model = self._graph.steps[number], self._model
         sizes = self._graph.sizes[port[0]][step.slot : step.slot + step.count]
         duration = model.transfer_time(sum(sizes) * self._itemsize, local=step.local)
-        latency = model.nvlink_latency if step.local else self._latency(port[0], step.peer)
+        latency = model.nvlink.latency if step.local else self._latency(port[0], step.peer)
         self._send_free[port] = now + duration
         heapq.heappush(self._events, (now + duration, number, False))
         peer = step.peer, step.local

@@ -16,6 +16,7 @@ from traffic.collectives.request import (
     CollectiveRequest,
     ScheduleError,
 )
+from traffic.nvlink import NvlinkSettings
 
 ALPHA, RATE = 2e-6, 400e9
 MODEL = CostModel(latency=ALPHA, rate=RATE, path_mtu=None)
@@ -86,7 +87,7 @@ def test_a_window_that_is_too_small_for_the_round_trip_halves_the_rate():
 
 
 def test_nvlink_takes_what_stays_in_the_server():
-    slow = CostModel(latency=1e-3, rate=1e9, nvlink_latency=1e-6, nvlink_rate=8e12)
+    slow = CostModel(latency=1e-3, rate=1e9, nvlink=NvlinkSettings(rate=8e12, latency=1e-6))
     inside = time_of(Collective.ALL_REDUCE, "ring", 8, 2**20, model=slow, gpus_per_server=8)
     assert inside < 1e-3
     flat = time_of(Collective.ALL_REDUCE, "ring", 8, 2**20, model=slow)
