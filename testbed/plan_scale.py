@@ -234,7 +234,7 @@ def _size(fabric: ArrayFabric) -> str:
     for tier in range(1, int(fabric.tiers.max()) + 1):
         parts.append(plural(int((fabric.tiers == tier).sum()), _TIER_NAMES[tier]))
     rates = " and ".join(format_quantity(rate, "bit/s") for rate in sorted(set(fabric.up_rates)))
-    return f"{', '.join(parts)}, {plural(fabric.links, 'link')} of {rates}"
+    return ", ".join(parts) + (f", {plural(fabric.links, 'link')} of {rates}" if rates else "")
 
 
 def _load_table(names: Sequence[str], summaries: Sequence[Summary], console: Console) -> Table:

@@ -160,7 +160,7 @@ def judge(placement: Placement, live: BoolArray) -> Outcome:
         layers,
         slowdown=max(float(loads.max()), 1.0),
         connection_slowdown=float(np.maximum(placement.worst(loads), 1.0).mean()),
-        even_slowdown=max(1.0, *(layer.mean for layer in layers)),
+        even_slowdown=max([1.0, *(layer.mean for layer in layers)]),
         lost=float(placement.lost.mean()),
     )
 

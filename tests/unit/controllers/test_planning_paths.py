@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import dataclasses
 import ipaddress
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controllers.entries import HashAlgorithm, HashFields
+from controllers import schemes
+from controllers.entries import Entry, HashAlgorithm, HashFields
 from controllers.flows import Flow
 from controllers.hashing import FiveTuple, flow_hash, link_of
 from controllers.labels import label_hash, make_label
 from controllers.planning import hashing
+from controllers.planning import schemes as planners
 from controllers.planning.catalogue import three_tier
 from controllers.planning.fabric import ArrayFabric, edge_names, from_topology, live_links
 from controllers.planning.flows import FlowArrays, make_flows
-from controllers.planning.placement import NO_EDGE, RoutedFabric
-from controllers.planning.schemes import create_planner, planner_names
+from controllers.planning.placement import NO_EDGE, Hop, RoutedFabric
+from controllers.planning.schemes import HopByHopPlanner, create_planner, planner_names
 from controllers.routes import LinkState
-from controllers.schemes import create_scheme
+from controllers.schemes import RoutingScheme, RoutingView, create_scheme
+from controllers.schemes.base import route, to_switch
 from controllers.table import FabricTables, RoutingError
 from testbed.topology import Topology, topology_kinds
 
@@ -158,3 +162,26 @@ def test_spray_deals_packets_out_to_within_one() -> None:
         counts = packets[: fabric.links][fabric.lower == leaf]
         assert counts.sum() == 64 * 6
         assert counts.max() - counts.min() <= 1
+
+
+class LastPort(RoutingScheme):
+    """Every switch sends by its last port."""
+
+    name = "last-port"
+
+    def remote_entries(self, view: RoutingView, switch: str) -> Iterator[Entry]:
+        for prefix, ports in view.hops[switch].items():
+            yield route(view.topology, switch, prefix, to_switch(view.topology, ports[-1]))
+
+
+class LastPortPlanner(HopByHopPlanner):
+    name = "last-port"
+
+    def choose(self, routed: RoutedFabric, flows: FlowArrays, hop: Hop) -> np.ndarray:
+        return routed.groups.member(hop.groups, routed.groups.sizes(hop.groups) - 1)
+
+
+def test_a_scheme_from_outside_can_be_planned(monkeypatch) -> None:
+    monkeypatch.setitem(schemes.base._registry, "last-port", LastPort)
+    monkeypatch.setitem(planners.base._registry, "last-port", LastPortPlanner)
+    test_paths_are_those_of_the_tables("last-port", "three-tier", 1)

@@ -128,3 +128,13 @@ def test_mistakes(invoke, arguments: list[str], message: str) -> None:
     assert (status, out) == (2, "")
     assert err.count("\n") == 1
     assert err.startswith(f"rocelab: {message}")
+
+
+def test_a_single_switch_leaves_nothing_to_choose(invoke) -> None:
+    single = ("topology.leaves=1", "topology.spines=0", "topology.servers_per_leaf=16")
+    settings = [argument for value in single for argument in ("--set", value)]
+    schemes = ",".join(planner_names())
+    status, out, err = invoke("plan", "incast", *settings, "--routing", schemes)
+    assert (status, err) == (0, "")
+    assert out.startswith("leaf-spine: 16 NICs, 1 leaf\n")
+    assert sum("1.00  1.00     1.00            1.00" in line for line in out.splitlines()) == 7
