@@ -311,7 +311,7 @@ class Experiment:
             directory.mkdir(exist_ok=True)
             interface = self.fabric.wire_end(self._topology.interfaces[name])
             captures.append(
-                Capture(name, directory / f"{name}.pcap", self._namespace_pid(interface))
+                Capture(interface.name, directory / f"{name}.pcap", self._namespace_pid(interface))
             )
         return captures
 
