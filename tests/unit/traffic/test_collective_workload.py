@@ -12,6 +12,7 @@ from traffic.collectives.lowering import buffer_offsets, lower
 from traffic.collectives.request import Chunking, Collective, CollectiveRequest
 from traffic.collectives.symbolic import races
 from traffic.executor import RankExecutor
+from traffic.locations import RankLocation
 from traffic.payload import initial_memory, initial_slice
 from traffic.plan import Operation, OpKind, PlanError, WorkloadParameters
 from traffic.plan_builder import PlanBuilder
@@ -23,9 +24,11 @@ PAIRS = [
 ]
 
 
-def plan_of(world_size=4, seed=1, **parameters):
+def plan_of(world_size=4, seed=1, locations=None, **parameters):
     chosen = create_workload("collective")
-    return chosen.plan(chosen.Parameters(**parameters), world_size=world_size, seed=seed)
+    return chosen.plan(
+        chosen.Parameters(**parameters), world_size=world_size, seed=seed, locations=locations
+    )
 
 
 def wrong(plan, memories):
@@ -225,38 +228,39 @@ def test_two_collectives_after_each_other_in_one_plan():
         assert np.array_equal(result, total * np.int32(ranks))
 
 
-class Recorder:
-    """A local transport that makes its own kind of transfer of what stays in a server."""
-
-    def __init__(self):
-        self.pairs = []
-
-    def transfer(self, builder, source, destination, *, length, offset, remote_offset, depends_on):
-        self.pairs.append((source, destination))
-        send, receive = builder.message(
-            builder.flow(builder.connect(source, destination)),
-            operation=Operation.WRITE_WITH_IMM,
-            length=length,
-            offset=offset,
-            remote_offset=remote_offset,
-            depends_on=depends_on,
-        )
-        return send, receive
+# servers
 
 
-def test_local_transfers_can_take_another_way():
-    request = CollectiveRequest(Collective.ALL_REDUCE, 4, 16, gpus_per_server=2)
-    schedule = create_algorithm("hierarchical").schedule(request)
-    builder = PlanBuilder(
-        workload="collective", parameters=WorkloadParameters(), world_size=4, seed=3
+def on_servers(gpus, world_size=8):
+    return [RankLocation(server=f"server{rank // gpus}") for rank in range(world_size)]
+
+
+@pytest.mark.parametrize(
+    ("collective", "algorithm"),
+    [("all-reduce", "hierarchical"), ("all-to-all", "pxn"), ("all-reduce", "double-binary-tree")],
+)
+def test_what_stays_in_a_server_takes_nvlink(collective, algorithm):
+    plan = plan_of(
+        8, collective=collective, algorithm=algorithm, size=800, gpus_per_server=4,
+        locations=on_servers(4),
+    )  # fmt: skip
+    assert all(c.source_rank // 4 != c.destination_rank // 4 for c in plan.connections)
+    assert all(c.source_rank % 4 == c.destination_rank % 4 for c in plan.connections)
+    local = [op for ops in plan.ops for op in ops if op.kind is OpKind.LOCAL_SEND]
+    assert local
+    assert all(op.rank // 4 == op.peer // 4 for op in local)
+    assert races(plan) == []
+    assert wrong(plan, run_lossless(plan)) == [0] * 8
+
+
+def test_the_network_takes_what_is_not_in_one_server_after_all():
+    """The algorithm takes four ranks for one server, but there are two in each."""
+    plan = plan_of(
+        8, algorithm="hierarchical", size=800, gpus_per_server=4, locations=on_servers(2)
     )
-    buffers = buffer_offsets(schedule)
-    for rank, buffer in enumerate(buffers):
-        builder.memory(rank, initialised=buffer.output, total=buffer.end)
-    recorder = Recorder()
-    lowering = lower(schedule, builder, buffers=buffers, local=recorder)
-    assert set(recorder.pairs) == {(0, 1), (1, 0), (2, 3), (3, 2)}
-    assert lowering.flows == 4  # along the two rails, both ways
+    inside = {c.source_rank // 4 == c.destination_rank // 4 for c in plan.connections}
+    assert inside == {True, False}
+    assert wrong(plan, run_lossless(plan)) == [0] * 8
 
 
 # parameters
