@@ -29,6 +29,9 @@ pytestmark = [
 ]
 
 LINK_RATE = 400e9
+FRAME = 4096 + 58
+"""Bytes of a full request, from the Ethernet header to the ICRC; a label adds 4."""
+PACKET_TIME = (FRAME + 24) * 8 / LINK_RATE
 US = 1e-6
 REACTION = 2e-6
 """Emulated seconds at DILATION that software may take for a step: 60 ms of wall time."""
@@ -212,9 +215,8 @@ def test_a_link_that_slows_down(run: ScenarioRunner) -> None:
         (slow,) = happened(variant, "link slow")
         assert result.topology is not None
         packets = size // 4096
-        wire = (flow.sent_bytes / flow.sent_packets + 24) * 8
-        sent = (slow.time - flow.start) * LINK_RATE / wire
-        expected = slow.time - flow.start + (packets - sent) * wire / (LINK_RATE / 4)
+        sent = (slow.time - flow.start) / PACKET_TIME
+        expected = slow.time - flow.start + (packets - sent) * PACKET_TIME * 4
         expected += result.topology.base_rtt
         assert flow.completion_time is not None
         assert_close(flow.completion_time, expected, tolerance=0.05, what="completion time")
@@ -224,6 +226,55 @@ def test_a_link_that_slows_down(run: ScenarioRunner) -> None:
     faults = {"slow": [slow]}
     nic = {**SCENARIO["nic"], "timeout": 14}
     run(scenario(faults, workload=flows, nic=nic), dilation=DILATION, check=check)
+
+
+def test_adaptive_leaves_a_slow_uplink_within_two_round_trips(run: ScenarioRunner) -> None:
+    """Four NICs fill four uplinks, until one of them slows down to a quarter.
+
+    Equal queues all grow at one rate g: 4 R arrive, 3 R + R / 4 leave, so 4 g = 3/4 R, and the slow
+    uplink gets R / 4 + g = 7/16 R, 7 of 64 packets. A fixed path goes on with 16 of 64.
+    """
+    nics, packets, changed = 4, 384, 4 * US
+
+    def check(result: RunResult) -> None:
+        fixed, adaptive = result.variants
+        uplinks = [f"leaf1-spine{n}" for n in range(1, nics + 1)]
+        for variant in result.variants:
+            assert variant.metrics["dropped_packets"] == 0
+        assert _requests_at(fixed, uplinks) == [packets] * nics
+        (slow,) = happened(adaptive, "link slow")
+        before = slow.time / PACKET_TIME
+        expected = before + (nics * (packets - before)) * 7 / 64
+        carried = _requests_at(adaptive, uplinks)[0]
+        assert_close(carried, expected, tolerance=0.1, what="packets on the slow uplink")
+        assert result.topology is not None
+        settled = slow.time + 2 * result.topology.base_rtt
+        sent = packets * PACKET_TIME
+        series = adaptive.queue_series
+        assert series is not None
+        rows = [i for i, time in enumerate(series.times) if settled < time < 0.9 * sent]
+        assert rows, "nothing was sampled while all NICs sent"
+        for row in rows:
+            depths = [series.depths[uplink][row] / FRAME for uplink in uplinks]
+            assert_between(max(depths) - min(depths), 0, 8, what="packets between the queues")
+
+    flows = [{"source": n, "destination": nics + n, "size": packets * 4096} for n in range(nics)]
+    both = scenario(
+        {"slow": [{"link": "leaf1-spine1", "rate": "100 Gbps", "at": f"{changed / US:g} us"}]},
+        topology={**SCENARIO["topology"], "spines": nics, "servers_per_leaf": nics},
+        workload={"kind": "flows", "flows": flows},
+        nic={**SCENARIO["nic"], "timeout": 14, "reordering_threshold": 4096},
+    )
+    both["variants"] = [
+        {"name": scheme, "set": {"routing.scheme": scheme}} for scheme in ("static", "adaptive")
+    ]
+    run(both, dilation=DILATION, check=check)
+
+
+def _requests_at(variant: VariantResult, interfaces: list[str]) -> list[int]:
+    """Request packets that switch ports sent; all of them are of one size."""
+    ports = {port.interface: port for port in variant.ports}
+    return [round(ports[name].data_bytes / FRAME) for name in interfaces]
 
 
 def test_a_restart_of_the_controller_changes_nothing(run: ScenarioRunner) -> None:
