@@ -107,7 +107,9 @@ def choose_dilation(
     by_load = cpu_per_emulated_second(plan, topology, path_mtu) * slowness / (cores * UTILISATION)
     by_latency = WAKEUP_LATENCY * slowness / (RTT_SHARE * base_rtt(topology, plan))
     k = max(by_load, by_latency, 1.0)
-    fastest = lower_bound(plan, link_rate=nic_rate(topology, 0), path_mtu=path_mtu)
+    # time in which the GPUs compute and nothing is under way is skipped
+    rate = nic_rate(topology, 0)
+    fastest = lower_bound(plan, link_rate=rate, path_mtu=path_mtu, compute=False)
     if fastest > 0:
         k = max(k, min(MOST_EXTRA * k, WALL_BUDGET / fastest))
     step: float = 10.0 ** (math.floor(math.log10(k)) - 1)

@@ -44,7 +44,9 @@ from testbed.results import (
 from testbed.schema import Scenario
 from testbed.topology import NodeKind
 from traffic.bounds import ETHERNET_OVERHEAD, PACKET_HEADERS, lower_bound
+from traffic.executor import KINDS
 from traffic.nic import is_data_opcode
+from traffic.plan import OpKind
 from traffic.rank import ConnectionReport
 from traffic.server import PortReport, RankReport
 from traffic.workloads import create_workload
@@ -62,8 +64,7 @@ def collect(
     flows = _flows(m)
     drops = _drops(m)
     ledger = _ledger(m)
-    finishes = [flow.finish for flow in flows if flow.finish is not None]
-    span = max(finishes, default=m.end_time) - min((flow.start for flow in flows), default=0.0)
+    span = _span(m, flows)
     result = VariantResult(
         name=name,
         overrides=overrides,
@@ -72,7 +73,7 @@ def collect(
         wall_seconds=m.wall_seconds,
         emulated_seconds=span,
         skipped_wall_seconds=m.skipped_seconds,
-        lower_bound=_lower_bound(scenario, m),
+        lower_bound=_lower_bound(scenario, m, flows),
         collective=_collective(m, flows),
         flows=flows,
         ranks=[_rank(m, report) for report in m.reports],
@@ -408,18 +409,20 @@ def _unsampled_share(m: Measurements) -> float:
     return sum(gap for gap in m.telemetry.gaps if gap > least) / max(m.wall_seconds, 1e-9)
 
 
-def _lower_bound(scenario: Scenario, m: Measurements) -> float:
+def _lower_bound(scenario: Scenario, m: Measurements, flows: list[FlowResult]) -> float:
+    """From the first start, as the duration is, which need not be the beginning of the run."""
     rate = max(nic_rate(m.topology, rank.rank) for rank in m.topology.ranks)
     hops = min(
         (m.topology.switch_hops(c.source_rank, c.destination_rank) for c in m.plan.connections),
         default=1,
     )
-    return lower_bound(
+    bound = lower_bound(
         m.plan,
         link_rate=rate,
         path_mtu=scenario.nic.path_mtu,
         latency=m.topology.one_way_latency(hops),
     )
+    return bound - min((flow.start for flow in flows), default=0.0)
 
 
 def _collective(m: Measurements, flows: list[FlowResult]) -> CollectiveResult | None:
@@ -430,7 +433,8 @@ def _collective(m: Measurements, flows: list[FlowResult]) -> CollectiveResult | 
     finishes = [flow.finish for flow in parts if flow.finish is not None]
     if len(finishes) < len(parts) or not parts:
         return None  # what did not come to its end has no time
-    span = max(finishes) - min(flow.start for flow in parts)
+    begin, end = _beside_the_network(m, with_compute=False)
+    span = max(*finishes, end) - min(begin, *(flow.start for flow in parts))
     if not span > 0:
         return None
     reference = workload.reference(m.plan)
@@ -441,6 +445,32 @@ def _collective(m: Measurements, flows: list[FlowResult]) -> CollectiveResult | 
         time=span,
         bus_factor=reference.bus_factor,
     )
+
+
+def _span(m: Measurements, flows: list[FlowResult]) -> float:
+    """Seconds from the first to the last event of the traffic, computations included."""
+    begin, end = _beside_the_network(m, with_compute=True)
+    begin = min([begin, *(flow.start for flow in flows)])
+    finishes = [flow.finish for flow in flows if flow.finish is not None]
+    return (max(*finishes, end) if finishes else m.end_time) - begin
+
+
+def _beside_the_network(m: Measurements, *, with_compute: bool) -> tuple[float, float]:
+    """When the first transfer over NVLink began and the last was complete.
+
+    With computations, if asked for. Infinity and minus infinity where there are none.
+    """
+    wanted = [KINDS.index(OpKind.LOCAL_SEND)]
+    if with_compute:
+        wanted.append(KINDS.index(OpKind.COMPUTE))
+    begin, end = math.inf, -math.inf
+    for timeline in (report.timeline for report in m.reports):
+        chosen = np.isin(np.frombuffer(timeline.kind, dtype=np.uint8), wanted)
+        started = np.frombuffer(timeline.started)[chosen]
+        finished = np.frombuffer(timeline.finished)[chosen]
+        begin = np.fmin.reduce(started, initial=begin)
+        end = np.fmax.reduce(finished, initial=end)
+    return float(begin), float(end)
 
 
 def _psn_trace(

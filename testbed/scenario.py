@@ -152,6 +152,11 @@ def plan_traffic(scenario: Scenario, topology: Topology) -> Plan:
         field = str(error).split(":")[0]
         known = field in type(choice.parameters).model_fields
         raise ScenarioError(f"workload{'.' if known else ': '}{error}") from error
+    if not plan.flows:
+        raise ScenarioError(
+            f"workload: {choice.kind} sends nothing over the network; "
+            "allowed: at least one message between GPUs that do not share NVLink"
+        )
     for position, drop in enumerate(scenario.faults.drop):
         if drop.connection >= len(plan.connections):
             raise ScenarioError(

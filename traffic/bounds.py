@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 from traffic.codec import FRAME_OVERHEAD
+from traffic.nvlink import NvlinkSettings
 from traffic.plan import Op, OpKind, Plan
-from traffic.schedule import execution_order, match_messages
+from traffic.schedule import OpKey, execution_order, match_messages
 
 ETHERNET_OVERHEAD = FRAME_OVERHEAD
 """Preamble and start 8, frame check sequence 4, gap 12 bytes (IEEE 802.3)."""
@@ -33,19 +35,25 @@ def payload_rate(link_rate: float, path_mtu: int) -> float:
 
 
 def lower_bound(
-    plan: Plan, *, link_rate: float, path_mtu: int = 4096, latency: float = 0.0
+    plan: Plan,
+    *,
+    link_rate: float,
+    path_mtu: int = 4096,
+    latency: float = 0.0,
+    nvlink: NvlinkSettings | None = None,
+    compute: bool = True,
 ) -> float:
-    """Seconds of emulated time before which the last byte cannot have arrived.
+    """Seconds of emulated time before which the last operation cannot be complete.
 
     The larger of two bounds: the busiest direction of any NIC, at ``link_rate`` bit/s, and the
-    longest chain of dependent messages, each delayed by ``latency`` seconds. Acknowledgements,
-    the fabric's own bottlenecks and the time of reductions are left out.
+    longest chain of dependent operations: messages, each delayed by ``latency`` seconds, those on
+    NVLink (``nvlink``, by default the usual one) and computations, unless ``compute`` says that
+    they take no time. Acknowledgements, the fabric's own bottlenecks and the time of reductions
+    are left out.
     """
     per_byte = 8 / link_rate
-    return max(
-        _busiest_nic(plan, per_byte, path_mtu, latency),
-        _longest_chain(plan, per_byte, path_mtu, latency),
-    )
+    chain = _Chain(plan, per_byte, path_mtu, latency, nvlink or NvlinkSettings(), compute)
+    return max(_busiest_nic(plan, per_byte, path_mtu, latency), chain.longest())
 
 
 def _busiest_nic(plan: Plan, per_byte: float, path_mtu: int, latency: float) -> float:
@@ -60,16 +68,37 @@ def _busiest_nic(plan: Plan, per_byte: float, path_mtu: int, latency: float) -> 
     return max((begin[side] + busy[side] + latency for side in busy), default=0.0)
 
 
-def _longest_chain(plan: Plan, per_byte: float, path_mtu: int, latency: float) -> float:
-    partner = match_messages(plan)
-    arrival: dict[tuple[int, int], float] = {}
-    for key in execution_order(plan):
-        op = plan.ops[key[0]][key[1]]
-        needed = [arrival[op.rank, other] for other in op.depends_on]
-        if key in partner:
-            needed.append(arrival[partner[key]])
-        finish = max(needed, default=0.0)
-        if op.kind is OpKind.SEND:
-            finish = max(finish, op.start) + wire_bytes(op, path_mtu) * per_byte + latency
-        arrival[key] = finish
-    return max(arrival.values(), default=0.0)
+@dataclass(frozen=True, slots=True)
+class _Chain:
+    """Operations that wait for each other."""
+
+    plan: Plan
+    per_byte: float
+    path_mtu: int
+    latency: float
+    nvlink: NvlinkSettings
+    compute: bool
+
+    def longest(self) -> float:
+        """When the last operation is complete if nothing competes for anything."""
+        partner = match_messages(self.plan)
+        finished: dict[OpKey, float] = {}
+        for key in execution_order(self.plan):
+            op = self.plan.ops[key[0]][key[1]]
+            finish = max((finished[op.rank, other] for other in op.depends_on), default=0.0)
+            if key in partner:
+                finish = max(finish, finished[partner[key]])
+            else:
+                finish = max(finish, op.start) + self._duration(op)
+            finished[key] = finish
+        return max(finished.values(), default=0.0)
+
+    def _duration(self, op: Op) -> float:
+        match op.kind:
+            case OpKind.SEND:
+                return wire_bytes(op, self.path_mtu) * self.per_byte + self.latency
+            case OpKind.LOCAL_SEND:
+                return op.length * 8 / self.nvlink.rate + self.nvlink.latency
+            case OpKind.COMPUTE if self.compute:
+                return op.duration
+        return 0.0

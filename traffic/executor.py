@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import heapq
 import math
+from array import array
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,7 +20,25 @@ from numpy.typing import NDArray
 
 from traffic.plan import DataType, Op, OpKind, Plan, Reduction
 
+KINDS = tuple(OpKind)
+"""What the numbers in ``Timeline.kind`` stand for."""
+
+_NOT_YET = array("d", [math.nan])
 _REDUCERS = {Reduction.SUM: np.add, Reduction.MAX: np.maximum}
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """What one rank did when, with one entry for each operation, by op_id.
+
+    ``kind`` is a position in KINDS. ``started`` is when an operation was handed out, which for a
+    RECEIVE is when somebody may begin to wait for it, ``finished`` when it was complete: emulated
+    seconds since the start of the traffic, NaN for what never happened.
+    """
+
+    kind: array[int]
+    started: array[float]
+    finished: array[float]
 
 
 class RankExecutor:
@@ -32,8 +52,8 @@ class RankExecutor:
         self.rank = rank
         self.ops: Sequence[Op] = plan.ops[rank]
         count = len(self.ops)
-        self.started = [math.nan] * count
-        self.finished = [math.nan] * count
+        self.started = _NOT_YET * count
+        self.finished = _NOT_YET * count
         self._unmet = [0] * count
         self._dependents: list[list[int]] = [[] for _ in range(count)]
         for op in self.ops:
@@ -54,6 +74,12 @@ class RankExecutor:
     def incomplete(self) -> int:
         """Operations that are not complete yet."""
         return self._incomplete
+
+    def timeline(self) -> Timeline:
+        """When everything happened so far; shares its memory."""
+        number = {kind: position for position, kind in enumerate(KINDS)}
+        kinds = array("B", (number[op.kind] for op in self.ops))
+        return Timeline(kinds, self.started, self.finished)
 
     def start(self, now: float) -> None:
         """Make ``now`` the origin of the plan's times. Raises RuntimeError if called twice."""

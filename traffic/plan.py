@@ -247,7 +247,8 @@ class WorkloadParameters(BaseModel):
 class Plan:
     """All work of all ranks. ``ops[rank][op_id]`` is an operation; ``memory[rank]`` its memory.
 
-    ``world_size`` counts all ranks, ``gpu_ranks`` those of them that have a GPU.
+    ``world_size`` counts all ranks, ``gpu_ranks`` those of them that have a GPU. ``servers`` has
+    the server of every rank, empty where the place does not matter.
     """
 
     workload: str
@@ -262,11 +263,18 @@ class Plan:
     connections: tuple[Connection, ...]
     flows: tuple[Flow, ...]
     ops: tuple[tuple[Op, ...], ...]
+    servers: tuple[str, ...] = ()
 
     @property
     def payload_bytes(self) -> int:
         """Bytes of all messages that cross the network, sent once each."""
         return sum(flow.payload_bytes for flow in self.flows)
+
+    def destination(self, op: Op) -> int:
+        """The rank that a SEND or LOCAL_SEND writes to."""
+        if op.kind is OpKind.LOCAL_SEND:
+            return op.peer
+        return self.connections[op.connection].destination_rank
 
     def group(self, connection: int) -> tuple[int, ...]:
         """The connections of the group that a connection belongs to, in order."""

@@ -328,6 +328,7 @@ class PlanBuilder:
             connections=tuple(self._connections),
             flows=self._flows(),
             ops=tuple(tuple(ops) for ops in self._ops),
+            servers=self.server_of,
         )
 
     def _add(self, rank: int, kind: OpKind, **fields: Any) -> int:

@@ -10,8 +10,15 @@ OpKey = tuple[int, int]
 """(rank, op_id)"""
 
 
-def match_local_messages(plan: Plan) -> dict[OpKey, OpKey]:
-    """The LOCAL_SEND of each LOCAL_RECEIVE. Raises PlanError when one has no other end."""
+def match_messages(plan: Plan) -> dict[OpKey, OpKey]:
+    """The SEND of each RECEIVE, and the LOCAL_SEND of each LOCAL_RECEIVE.
+
+    Raises PlanError when either has no or several other ends.
+    """
+    return _match_network_messages(plan) | _match_local_messages(plan)
+
+
+def _match_local_messages(plan: Plan) -> dict[OpKey, OpKey]:
     sends: dict[tuple[int, int, int], OpKey] = {}
     receives: dict[tuple[int, int, int], OpKey] = {}
     for ops in plan.ops:
@@ -30,8 +37,7 @@ def match_local_messages(plan: Plan) -> dict[OpKey, OpKey]:
     return {receives[message]: sends[message] for message in receives}
 
 
-def match_messages(plan: Plan) -> dict[OpKey, OpKey]:
-    """The SEND of each RECEIVE. Raises PlanError when either has no or several other ends."""
+def _match_network_messages(plan: Plan) -> dict[OpKey, OpKey]:
     sends: dict[tuple[int, int], OpKey] = {}
     receives: dict[tuple[int, int], OpKey] = {}
     for ops in plan.ops:
@@ -61,7 +67,7 @@ def execution_order(plan: Plan) -> list[OpKey]:
 
     A RECEIVE comes after its SEND. Raises PlanError when operations wait for each other.
     """
-    partner = match_messages(plan) | match_local_messages(plan)
+    partner = match_messages(plan)
     unmet: dict[OpKey, int] = {}
     dependents: dict[OpKey, list[OpKey]] = {}
     for rank, ops in enumerate(plan.ops):

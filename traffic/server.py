@@ -24,6 +24,7 @@ from typing import Final, NamedTuple
 from testbed.activity import ActivityRow
 from testbed.clock import EmulatedClock
 from testbed.priority import Priority, set_priority
+from traffic.executor import Timeline
 from traffic.faults import LossInjector
 from traffic.nic import Nic
 from traffic.nvlink import NvSwitch
@@ -67,6 +68,7 @@ class RankReport:
     flows: dict[int, FlowProgress]
     connections: list[ConnectionReport]
     cpu_seconds: float
+    timeline: Timeline
 
     @property
     def counts(self) -> dict[str, tuple[int, int]]:
@@ -245,6 +247,7 @@ class Server:
             flows=rank.flows,
             connections=rank.connection_reports(),
             cpu_seconds=usage.ru_utime + usage.ru_stime,
+            timeline=rank.executor.timeline(),
         )
 
     @staticmethod

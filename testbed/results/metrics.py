@@ -76,10 +76,9 @@ def _completion_time_max(variant: VariantResult) -> float | None:
 
 
 def _duration(variant: VariantResult) -> float | None:
-    finishes = [flow.finish for flow in variant.flows if flow.finish is not None]
-    if not finishes:
+    if all(flow.finish is None for flow in variant.flows):
         return None
-    return max(finishes) - min(flow.start for flow in variant.flows)
+    return variant.emulated_seconds
 
 
 def _goodput(variant: VariantResult) -> float | None:
@@ -122,6 +121,12 @@ def _of_links(
     value: Callable[[Sequence[PortResult]], float | None], lower: int, upper: int
 ) -> Callable[[VariantResult], float | None]:
     return lambda variant: value(links(variant, lower, upper))
+
+
+def _sent_up(lower: int, upper: int) -> Callable[[VariantResult], int]:
+    return lambda variant: sum(
+        port.data_bytes for port in variant.ports if port.tiers == (lower, upper)
+    )
 
 
 def _deepest(lower: int, upper: int) -> Callable[[VariantResult], int | None]:
@@ -224,6 +229,9 @@ METRICS: dict[str, MetricInfo] = {
         "share of the leaves' up links that might carry a flow but carry none",
         "lower",
         _of_links(_idle_share, 1, 2),
+    ),
+    "spine_bytes": MetricInfo(
+        "B", "bytes of requests that the leaves sent up to spines", "lower", _sent_up(1, 2)
     ),
     "core_link_load_ratio": MetricInfo(
         "ratio",

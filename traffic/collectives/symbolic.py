@@ -39,16 +39,18 @@ def contributions(plan: Plan) -> list[SymbolicMemory]:
     partner = match_messages(plan)
     for key in execution_order(plan):
         op = plan.ops[key[0]][key[1]]
-        if op.kind is OpKind.SEND:
+        if op.kind.sends:
             # A message may land at any time until its RECEIVE completes; without races the
             # earliest time is as good as any.
-            peer = memories[plan.connections[op.connection].destination_rank]
+            peer = memories[plan.destination(op)]
             _copy(memories[op.rank], op.offset, peer, op.remote_offset, op.length)
         elif op.kind is OpKind.COPY:
             memory = memories[op.rank]
             _copy(memory, op.source_offset, memory, op.offset, op.length)
         elif op.kind is OpKind.REDUCE:
             _reduce(memories[op.rank], op)
+        elif key not in partner:
+            continue  # COMPUTE stands for time alone
         elif plan.ops[partner[key][0]][partner[key][1]].remote_offset != op.offset:
             raise PlanError(f"{op} expects its message where the SEND does not put it")
     return memories
@@ -91,11 +93,11 @@ def _accesses_by_rank(plan: Plan) -> list[list[tuple[int, int, bool, OpKey]]]:
 def _accesses(plan: Plan) -> Iterator[tuple[int, int, int, bool, OpKey]]:
     for op in (op for ops in plan.ops for op in ops):
         key = op.rank, op.op_id
-        if op.kind is OpKind.SEND:
-            peer = plan.connections[op.connection].destination_rank
+        if op.kind.sends:
+            peer = plan.destination(op)
             yield op.rank, op.offset, op.offset + op.length, False, key
             yield peer, op.remote_offset, op.remote_offset + op.length, True, key
-        elif op.kind is not OpKind.RECEIVE:  # a RECEIVE's bytes are written by its SEND
+        elif op.kind.has_memory_source:  # a RECEIVE's bytes are written by its SEND
             yield op.rank, op.offset, op.offset + op.length, True, key
             yield op.rank, op.source_offset, op.source_offset + op.length, False, key
 

@@ -13,7 +13,7 @@ from testbed.units import Size
 from traffic.collectives.algorithms import algorithm_names, create_algorithm
 from traffic.collectives.choice import DEFAULT_TABLE, AlgorithmRule
 from traffic.collectives.communicators import Communicator, Verifier, place
-from traffic.collectives.lowering import lower
+from traffic.collectives.lowering import Rendezvous, lower
 from traffic.collectives.request import (
     Collective,
     CollectiveRequest,
@@ -79,6 +79,11 @@ class CollectiveParameters(WorkloadParameters):
         description="messages that a connection may have under way; default: 8, as NCCL_STEPS, or "
         "4 on rings, whose messages are two steps long",
     )
+    rendezvous: Rendezvous = Field(
+        Rendezvous.NONE,
+        description="whether a message waits for its receiver's clear-to-send: 'cts', as in NCCL, "
+        "or 'none'",
+    )
     root: int = Field(0, ge=0, description="position among the ranks of the one that is special")
     ranks: tuple[int, ...] | None = Field(
         None,
@@ -122,10 +127,8 @@ class CollectiveWorkload(Workload):
         for rank, needed in memory.items():
             builder.memory(rank, initialised=needed.initialised, total=needed.total)
         for c in communicators:
-            lowering = lower(
-                c.schedule, builder, buffers=c.buffers, ranks=c.ranks, operation=p.operation
-            )
-            if lowering.flows == 0:
+            lower(c.schedule, builder, buffers=c.buffers, ranks=c.ranks, operation=p.operation)
+            if not any(c.schedule.sent_elements(rank) for rank in range(len(c.ranks))):
                 raise PlanError(f"size: {p.size} bytes leave {p.collective} nothing to send")
 
     def reference(self, plan: Plan) -> Reference:
@@ -169,7 +172,7 @@ def _communicators(
 ) -> tuple[list[Communicator], dict[int, MemoryPlan]]:
     groups = _groups(p, gpu_ranks)
     schedule = schedule_of(p, len(groups[0]), seed)
-    return place([(group, schedule) for group in groups])
+    return place([(group, schedule) for group in groups], rendezvous=p.rendezvous)
 
 
 @lru_cache(maxsize=1)

@@ -114,6 +114,7 @@ def test_metrics_of_a_hand_made_variant(result):
         flow(1, start=0.0, finish=4e-6, delivered_bytes=1500, timeouts=3, rnr_naks=4),
         flow(2, start=2e-6, finish=5e-6, delivered_bytes=0, status="IBV_WC_RETRY_EXC_ERR"),
         flow(3, start=2e-6, finish=None, delivered_bytes=0, status="unfinished"),
+        emulated_seconds=5e-6,
         lower_bound=2.5e-6,
     ).variants[0]
     metrics = compute_metrics(variant)

@@ -52,12 +52,11 @@ def run_lossless(
             assert done or any(start is not None for start in starts), "stuck"
             continue
         op = queues[chooser.choice(waiting)].pop(0)
-        is_local = op.kind is OpKind.LOCAL_SEND
-        peer = op.peer if is_local else plan.connections[op.connection].destination_rank
+        peer = plan.destination(op)
         data = memories[op.rank][op.offset : op.offset + op.length]
         memories[peer][op.remote_offset : op.remote_offset + op.length] = data
         executors[op.rank].complete(op.op_id, now)
-        if is_local:
+        if op.kind is OpKind.LOCAL_SEND:
             executors[peer].complete(local_receives[op.rank, peer, op.tag].op_id, now)
         elif (op.connection, op.tag) in receives:
             executors[peer].complete(receives[op.connection, op.tag].op_id, now)

@@ -265,8 +265,8 @@ def test_start_times_are_relative_to_the_start():
     executor.complete(1, 2.0)
     executor.complete(2, 2.5)
     assert executor.done
-    assert executor.started == [1.0, 1.0 + 3e-6, 2.0]
-    assert executor.finished == [1.0 + 4e-6, 2.0, 2.5]
+    assert list(executor.started) == [1.0, 1.0 + 3e-6, 2.0]
+    assert list(executor.finished) == [1.0 + 4e-6, 2.0, 2.5]
 
 
 def test_executor_refuses_what_cannot_be():
