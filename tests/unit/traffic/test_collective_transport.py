@@ -11,6 +11,7 @@ from traffic.collectives.algorithms import algorithms_for
 from traffic.collectives.cost import CostModel, estimate
 from traffic.collectives.request import Collective
 from traffic.faults import LossInjector
+from traffic.locations import RankLocation
 from traffic.workloads import create_workload
 from traffic.workloads.collective import schedule_of
 
@@ -21,7 +22,13 @@ PAIRS = [
 
 def plan_of(world_size=16, **parameters):
     chosen = create_workload("collective")
-    return chosen.plan(chosen.Parameters(**parameters), world_size=world_size, seed=5)
+    gpus = parameters.get("gpus_per_server", 1)
+    return chosen.plan(
+        chosen.Parameters(**parameters),
+        world_size=world_size,
+        seed=5,
+        locations=[RankLocation(server=f"server{rank // gpus}") for rank in range(world_size)],
+    )
 
 
 def run(plan, **fields):
@@ -46,11 +53,12 @@ def test_lost_packets_change_nothing_but_the_time(collective, algorithm):
     assert lost > 0 or plan.payload_bytes < 2**18
 
 
-@pytest.mark.parametrize("algorithm", ["ring", "recursive-halving-doubling"])
-@pytest.mark.parametrize("size", [2**20, 2**22])
-def test_time_is_that_of_the_alpha_beta_model(algorithm, size):
-    """On wires without switches, where no two senders meet."""
-    plan = plan_of(world_size=8, algorithm=algorithm, size=size)
+@pytest.mark.parametrize("gpus_per_server", [1, 4])
+@pytest.mark.parametrize("algorithm", ["ring", "recursive-halving-doubling", "hierarchical"])
+@pytest.mark.parametrize("size", [2**20, 2**21])
+def test_time_is_that_of_the_alpha_beta_model(algorithm, size, gpus_per_server):
+    """On wires without switches, where no two senders meet; inside servers on NVLink."""
+    plan = plan_of(world_size=8, algorithm=algorithm, size=size, gpus_per_server=gpus_per_server)
     model = CostModel(latency=LATENCY, rate=RATE)
     schedule = schedule_of(plan.parameters, 8, plan.seed)
     finish = max(max(rank.executor.finished) for rank in run(plan).ranks)
