@@ -256,9 +256,11 @@ FIELDS = [
     "nic.transport", "nic.recovery", "nic.path_mtu", "nic.timeout", "nic.send_window",
     "nic.source_port_policy", "nic.qps_per_connection", "nic.message_strategy",
     "nic.source_ports", "nic.flowlet_gap", "nic.reordering_threshold",
-    "nic.reordering_timeout", "workload.flows", "workload.ranks", "workload", "workload.kind", "workload.senders",
-    "workload.receiver", "workload.message_size", "workload.messages", "workload.start_jitter",
-    "workload.operation", "faults", "faults.drop", "faults.loss", "capture",
+    "nic.reordering_timeout", "workload.flows", "workload.ranks", "workload", "workload.kind",
+    "workload.senders", "workload.receiver", "workload.message_size", "workload.messages",
+    "workload.start_jitter",
+    "workload.operation", "faults", "faults.drop", "faults.loss", "faults.links",
+    "faults.switches", "faults.flaps", "faults.slow", "faults.detection", "capture",
     "telemetry.interval", "variants", "expect", "unknown", "nic.unknown",
 ]  # fmt: skip
 SCALARS = (
