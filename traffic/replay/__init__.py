@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from traffic.replay.check import check, collective_calls, message_edges, predecessors, progress
 from traffic.replay.demand import rank_totals, traffic_matrix
-from traffic.replay.load import TraceOptions, load_trace, trace_formats
+from traffic.replay.load import TraceOptions, guess_format, load_trace, trace_formats
 from traffic.replay.trace import (
     WORLD,
     NodeKey,
@@ -26,6 +26,7 @@ __all__ = [
     "TraceOptions",
     "check",
     "collective_calls",
+    "guess_format",
     "largest_buffer",
     "load_trace",
     "message_edges",

@@ -19,7 +19,8 @@ from traffic.replay.trace import Trace, TraceError, scaled
 class TraceOptions:
     """What a file of some format does not say itself.
 
-    ``world_size``: flows, and text workloads without ``all_gpus``. ``size``: bytes that an MSCCL
+    ``world_size``: flows, and text workloads without ``all_gpus``; ``gpus`` is what these get
+    where nobody says it. ``size``: bytes that an MSCCL
     algorithm works on. ``model_group``: ranks of a tensor parallel group of a text workload.
     ``one_stage``: replay a text workload's one pipeline stage. ``groups``: ranks of each Chakra
     process group. ``compute_rate``: FLOP/s for Chakra nodes without duration. ``size_scale`` and
@@ -27,6 +28,7 @@ class TraceOptions:
     """
 
     world_size: int | None = None
+    gpus: int | None = None
     size: int | None = None
     model_group: int | None = None
     one_stage: bool = False
@@ -43,7 +45,7 @@ def load_trace(path: Path, *, trace_format: str = "", options: TraceOptions | No
     format is guessed unless it is named. Raises TraceError.
     """
     options = options or TraceOptions()
-    name = trace_format or _guess(path)
+    name = trace_format or guess_format(path)
     if name not in _READERS:
         raise TraceError(f"unknown trace format {name!r}; allowed: {', '.join(trace_formats())}")
     try:
@@ -60,7 +62,8 @@ def trace_formats() -> list[str]:
     return sorted(_READERS)
 
 
-def _guess(path: Path) -> str:
+def guess_format(path: Path) -> str:
+    """The format of a file, by its name or its first word. Raises TraceError if unreadable."""
     suffix = Path(path.name.removesuffix(".gz")).suffix
     if path.is_dir() or not path.exists() or suffix in (".et", ".json"):
         return "chakra"
@@ -91,9 +94,11 @@ def _chakra(path: Path, options: TraceOptions) -> Trace:
 
 
 def _text(path: Path, options: TraceOptions) -> Trace:
+    workload = parse_text_workload(read_file(path))
+    says_it = "all_gpus" in workload.parameters
     return text_workload_trace(
-        parse_text_workload(read_file(path)),
-        world_size=options.world_size,
+        workload,
+        world_size=options.world_size or (None if says_it else options.gpus),
         model_group=options.model_group,
         one_stage=options.one_stage,
         source=str(path),
@@ -109,9 +114,9 @@ def _msccl(path: Path, options: TraceOptions) -> Trace:
 
 
 def _flows(path: Path, options: TraceOptions) -> Trace:
-    if options.world_size is None:
+    hosts = options.world_size or options.gpus
+    if hosts is None:
         raise TraceError("a flow file does not say how many hosts there are; give the world size")
-    hosts = options.world_size
     return flows_trace(parse_flows(read_file(path), hosts=hosts), hosts=hosts, source=str(path))
 
 

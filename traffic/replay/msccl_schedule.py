@@ -37,11 +37,7 @@ def msccl_schedule(
     ``traffic.collectives.proof.prove`` tells whether it is right. Raises TraceError for an unknown
     collective or elements that cannot be cut into equal chunks, ScheduleError from the request.
     """
-    if algorithm.collective not in _COLLECTIVES:
-        raise TraceError(
-            f"algorithm {algorithm.name}: coll {algorithm.collective!r}; "
-            f"allowed: {', '.join(_COLLECTIVES)}"
-        )
+    collective = msccl_collective(algorithm)
     chunks, ranks = algorithm.chunks_per_loop, len(algorithm.gpus)
     whole = chunks if algorithm.collective in ("allreduce", "broadcast") else ranks
     if elements < 1 or elements % chunks or chunks % whole:
@@ -51,7 +47,7 @@ def msccl_schedule(
         )
     channels = 1 + max((t.channel for gpu in algorithm.gpus for t in gpu.threadblocks), default=0)
     request = CollectiveRequest(
-        collective=_COLLECTIVES[algorithm.collective],
+        collective=collective,
         ranks=ranks,
         elements=elements,
         itemsize=itemsize,
@@ -67,6 +63,16 @@ def msccl_schedule(
         layouts=tuple(program.layout() for program in programs),
         programs=tuple(program.instructions() for program in programs),
     )
+
+
+def msccl_collective(algorithm: MscclAlgorithm) -> Collective:
+    """What an algorithm carries out. Raises TraceError for a name that is unknown."""
+    if algorithm.collective not in _COLLECTIVES:
+        raise TraceError(
+            f"algorithm {algorithm.name}: coll {algorithm.collective!r}; "
+            f"allowed: {', '.join(_COLLECTIVES)}"
+        )
+    return _COLLECTIVES[algorithm.collective]
 
 
 _Awaited = int | tuple[int, int]

@@ -121,6 +121,7 @@ def scaled_job(
     world_size: int,
     gpus_per_server: int,
     pp: int | None = None,
+    tp: int | None = None,
     layers_per_stage: int = LAYERS_PER_STAGE,
     micro_batches: int | None = None,
     rank_bytes: int = RANK_BYTES,
@@ -128,12 +129,12 @@ def scaled_job(
 ) -> ScaledJob:
     """A published job on ``world_size`` ranks, of whose servers each has ``gpus_per_server``.
 
-    Tensor parallelism stays within a server; what is left is shared by pipeline stages and
-    replicas, stages at most as many unless ``pp`` is given. Two micro-batches per stage unless
-    told otherwise. The vocabulary shrinks as the layers do. The scale is such that the busiest
-    rank sends about ``rank_bytes`` per iteration, and at most 1, unless it is given. To compare
-    numbers of ranks, give the same ``pp``, ``micro_batches`` and ``scale``: then the model is the
-    same and only the replicas differ. Raises TrainingError.
+    Tensor parallelism stays within a server unless ``tp`` is given; what is left is shared by
+    pipeline stages and replicas, stages at most as many unless ``pp`` is given. Two micro-batches
+    per stage unless told otherwise. The vocabulary shrinks as the layers do. The scale is such
+    that the busiest rank sends about ``rank_bytes`` per iteration, and at most 1, unless it is
+    given. To compare numbers of ranks, give the same ``pp``, ``micro_batches`` and ``scale``: then
+    the model is the same and only the replicas differ. Raises TrainingError.
     """
     published = published_job(name)
     if world_size < 1 or gpus_per_server < 1 or world_size % gpus_per_server:
@@ -142,7 +143,10 @@ def scaled_job(
         )
     if rank_bytes < 1:
         raise TrainingError(f"rank_bytes: {rank_bytes}; at least 1")
-    tp = math.gcd(published.tp, gpus_per_server)
+    if tp is None:
+        tp = math.gcd(published.tp, gpus_per_server)
+    elif tp < 1 or world_size % tp:
+        raise TrainingError(f"tp: {tp}; allowed: divisors of {world_size}, the ranks")
     rest = world_size // tp
     if pp is None:
         pp = max(s for s in range(1, math.isqrt(rest) + 1) if rest % s == 0 and s <= published.pp)
@@ -160,7 +164,14 @@ def scaled_job(
         compute_rate=compute_rate(published.gpu),
     )
     if scale is None:
-        whole = training_trace(job)
-        sent = max(rank_totals(whole))
-        scale = min(1.0, rank_bytes / sent) if sent else 1.0
+        scale = fitting_scale(job, rank_bytes)
     return ScaledJob(job, published, scale)
+
+
+def fitting_scale(job: TrainingJob, rank_bytes: int = RANK_BYTES) -> float:
+    """What sizes must be multiplied by so that no rank sends more than that per iteration.
+
+    At most 1.
+    """
+    sent = max(rank_totals(training_trace(job)))
+    return min(1.0, rank_bytes / sent) if sent else 1.0

@@ -1,0 +1,188 @@
+"""What workloads that come from a trace have in common: parameters, plan, and verification."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from testbed.units import Size
+from traffic.collectives.choice import AlgorithmRule
+from traffic.collectives.request import Collective, ScheduleError
+from traffic.lowering import (
+    Arrangement,
+    ArrangementVerifier,
+    CollectiveOptions,
+    arrange,
+    lower_trace,
+)
+from traffic.plan import (
+    MAX_MESSAGE_BYTES,
+    DataType,
+    Operation,
+    Plan,
+    PlanError,
+    WorkloadParameters,
+)
+from traffic.plan_builder import PlanBuilder
+from traffic.replay.trace import Trace, TraceError
+from traffic.training.shape import TrainingError
+from traffic.workloads.base import Reference, Workload, members, workload_class
+
+
+class CollectiveRuleParameters(BaseModel):
+    """A row of the table that algorithms are chosen by."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    collective: Collective = Field(description="what the row speaks of")
+    algorithm: str = Field(description="name of the algorithm")
+    up_to: Size | None = Field(None, gt=0, description="largest size it is for; default: any")
+
+
+class TracedParameters(WorkloadParameters):
+    """Where a trace's ranks run, and how its collectives are carried out."""
+
+    ranks: tuple[int, ...] | None = Field(
+        None, description="the GPU of each of the job's ranks; default: all, in order"
+    )
+    algorithm_table: tuple[CollectiveRuleParameters, ...] = Field(
+        (), description="rules for the choice of algorithms, before the built-in ones"
+    )
+    channels: int = Field(1, ge=1, le=64, description="parts that a collective's data are cut into")
+    chunk: Annotated[Size, Field(gt=0, le=MAX_MESSAGE_BYTES)] | None = Field(
+        None, description="largest message of a pipelined algorithm; default: the algorithm's own"
+    )
+    dtype: DataType = Field(
+        DataType.FLOAT32, description="type of the numbers that are reduced; sizes are in bytes"
+    )
+    operation: Literal[Operation.WRITE_WITH_IMM, Operation.SEND, Operation.SEND_WITH_IMM] = Field(
+        Operation.WRITE_WITH_IMM, description="verb that carries the messages"
+    )
+
+    def options(self) -> CollectiveOptions:
+        """How collectives are carried out. Raises ScheduleError."""
+        rules = (AlgorithmRule(r.collective, r.algorithm, r.up_to) for r in self.algorithm_table)
+        return CollectiveOptions(tuple(rules), self.channels, self.chunk, self.dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class JobReference:
+    """What a job's times refer to.
+
+    ``tokens`` are what an iteration of all ranks learns from, None for what is no training.
+    ``size_scale`` and ``time_scale`` are what the original's sizes and times were multiplied by.
+    ``notes`` say in words what was cut down, and what of the results is verified.
+    """
+
+    ranks: tuple[int, ...]
+    iterations: int
+    tokens: int | None
+    size_scale: float
+    time_scale: float
+    notes: tuple[str, ...]
+
+
+class TracedWorkload(Workload):
+    """A workload whose plan is a trace, lowered."""
+
+    @abc.abstractmethod
+    def trace(self, parameters: Any, ranks: int, gpus_per_server: int, seed: int) -> Trace:
+        """The trace of at most so many ranks, of which each server has ``gpus_per_server``.
+
+        Raises TraceError, TrainingError or PlanError.
+        """
+
+    @abc.abstractmethod
+    def job(self, plan: Plan) -> JobReference:
+        """What the plan's times refer to."""
+
+    def options(self, parameters: Any) -> CollectiveOptions:
+        """How collectives are carried out. Raises ScheduleError or TraceError."""
+        p: TracedParameters = parameters
+        return p.options()
+
+    def fill(self, builder: PlanBuilder, parameters: Any) -> None:
+        """Add the trace's operations."""
+        p: TracedParameters = parameters
+        builder.dtype = p.dtype
+        arrangement = _arrangement(
+            self.name, p, builder.gpu_ranks, builder.server_of, builder.seed
+        )  # fmt: skip
+        lower_trace(arrangement, builder, operation=p.operation)
+
+    def reference(self, plan: Plan) -> Reference:
+        """S is all that crosses the network."""
+        return Reference(
+            plan.payload_bytes, plan.payload_bytes, 1.0, len(self.arrangement(plan).ranks)
+        )
+
+    def verify(self, plan: Plan, rank: int, memory: Any) -> int:
+        """Compare what is still there at the end with numpy's results."""
+        verifier = _verifier(
+            self.name, plan.parameters, plan.gpu_ranks, plan.servers, plan.seed
+        )  # fmt: skip
+        return verifier.wrong_elements(plan, rank, memory)
+
+    def arrangement(self, plan: Plan) -> Arrangement:
+        """How the plan's trace lies in memory."""
+        return _arrangement(self.name, plan.parameters, plan.gpu_ranks, plan.servers, plan.seed)
+
+    def verification_note(self, plan: Plan) -> str:
+        """How much of the collectives' results is compared with numpy's, in words."""
+        arrangement = self.arrangement(plan)
+        total = sum(len(placed.call.nodes) for placed in arrangement.calls)
+        return f"results verified: {len(arrangement.intact)} of {total} (others are overwritten)"
+
+
+@lru_cache(maxsize=4)
+def _arrangement(
+    name: str,
+    parameters: Any,
+    gpu_ranks: tuple[int, ...],
+    servers: tuple[str, ...],
+    seed: int,
+) -> Arrangement:
+    """Remembered, as planning, explaining and verifying all need it."""
+    p: TracedParameters = parameters
+    workload: Any = workload_class(name)()
+    ranks = members(p.ranks, gpu_ranks)
+    try:
+        options = workload.options(p)
+        per_server = gpus_per_server([servers[rank] for rank in ranks])
+        trace = workload.trace(p, len(ranks), per_server, seed)
+        if trace.world_size > len(ranks):
+            raise PlanError(
+                f"the trace has {trace.world_size} ranks; allowed: at most {len(ranks)}, "
+                "the GPUs that there are for it"
+            )
+        ranks = ranks[: trace.world_size]
+        return arrange(trace, ranks, [servers[rank] for rank in ranks], options)
+    except (ScheduleError, TraceError, TrainingError) as error:
+        raise PlanError(str(error)) from error
+
+
+@lru_cache(maxsize=1)
+def _verifier(
+    name: str,
+    parameters: Any,
+    gpu_ranks: tuple[int, ...],
+    servers: tuple[str, ...],
+    seed: int,
+) -> ArrangementVerifier:
+    return ArrangementVerifier(_arrangement(name, parameters, gpu_ranks, servers, seed))
+
+
+def gpus_per_server(servers: Sequence[str]) -> int:
+    """How many neighbouring ranks share a server, everywhere; 1 where that differs."""
+    for count in range(len(servers), 1, -1):
+        if len(servers) % count:
+            continue
+        blocks = [servers[begin : begin + count] for begin in range(0, len(servers), count)]
+        if "" not in servers and all(len(set(block)) == 1 for block in blocks):
+            return count
+    return 1
