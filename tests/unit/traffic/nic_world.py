@@ -64,7 +64,7 @@ class World:
         self.dead: set[tuple[int, int]] = set()
         self.ranks: list[Rank] = []
         self.nics: list[list[Nic]] = []
-        self.nvlink = NvSwitch(NvlinkSettings())
+        self.nvlinks = {server: NvSwitch(NvlinkSettings()) for server in plan.servers}
         for number in range(plan.world_size):
             nics = [
                 Nic(rate=RATE, latency=lambda hops: LATENCY, lead=0.0, losses=losses(number))
@@ -72,8 +72,8 @@ class World:
             ]
             settings = [port_settings(number, port) for port in range(ports)]
             self.nics.append(nics)
-            traced = frozenset({0})
-            self.ranks.append(Rank(plan, settings, transport, nics, traced, self.nvlink))
+            nvlink = self.nvlinks[plan.servers[number]]
+            self.ranks.append(Rank(plan, settings, transport, nics, frozenset({0}), nvlink))
         self.by_address = {
             bytes(int(part) for part in rank.address.split(".")): rank.rank for rank in self.ranks
         }
@@ -106,7 +106,7 @@ class World:
                 heapq.heappop(self._events)[2]()
             self._settle()
             event = min(rank.next_event() for rank in self.ranks)
-            event = min(event, self.nvlink.next_event())
+            event = min(event, *(nvlink.next_event() for nvlink in self.nvlinks.values()))
             if self._events:
                 event = min(event, self._events[0][0])
             if event == math.inf:
@@ -115,7 +115,8 @@ class World:
             self.now = max(self.now, event)
 
     def _settle(self) -> None:
-        self.nvlink.advance(self.now)
+        for nvlink in self.nvlinks.values():
+            nvlink.advance(self.now)
         moving = True
         while moving:
             moving = False
