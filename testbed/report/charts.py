@@ -24,6 +24,9 @@ MAX_QUEUES = 3
 MAX_FAULTS = 8
 """Faults marked per variant, first ones first."""
 
+FAULT_NAME_WIDTH = 0.02
+"""Share of the time axis that a fault's name takes, written upwards."""
+
 NAME_COLUMNS = 22
 """Characters of a variant's name beside its bars, before it goes on a second line."""
 
@@ -184,18 +187,26 @@ def _queue_panel(
             0.995, limit, f"limit {format_quantity(limit, 'B')}", fontsize=8.5, color=GREY,
             transform=ax.get_yaxis_transform(), va="bottom", ha="right", clip_on=True, zorder=13,
         )  # fmt: skip
-    for fault in [fault for fault in variant.faults if not fault.reaction][:MAX_FAULTS]:
-        place = float(axis.position(np.array([fault.time]))[0])
-        ax.axvline(place, color=GREY, linestyle=":", linewidth=1, zorder=2)
-        ax.text(
-            place, 0.97, f" {fault.what} {fault.subject}".rstrip(), fontsize=8, color=GREY,
-            transform=ax.get_xaxis_transform(), va="top", rotation=90, clip_on=True, zorder=13,
-        )  # fmt: skip
+    _mark_faults(ax, variant, axis)
     ax.set_title(variant.name, fontsize=10, loc="left", color=GREY, pad=3)
     ax.legend(
         loc="lower right", bbox_to_anchor=(1.005, 0.97), ncols=MAX_QUEUES, fontsize=8.5,
         frameon=False, borderaxespad=0.2, handlelength=1.4, columnspacing=1.2,
     )  # fmt: skip
+
+
+def _mark_faults(ax: Any, variant: VariantResult, axis: FoldedAxis) -> None:
+    """A line per fault, with its name where the one before leaves room for it."""
+    free = 0.0
+    for fault in [fault for fault in variant.faults if not fault.reaction][:MAX_FAULTS]:
+        place = float(axis.position(np.array([fault.time]))[0])
+        ax.axvline(place, color=GREY, linestyle=":", linewidth=1, zorder=2)
+        if place >= free:
+            free = place + FAULT_NAME_WIDTH * axis.width
+            ax.text(
+                place, 0.97, f" {fault.what} {fault.subject}".rstrip(), fontsize=8, color=GREY,
+                transform=ax.get_xaxis_transform(), va="top", rotation=90, clip_on=True, zorder=13,
+            )  # fmt: skip
 
 
 def psn_chart(result: RunResult) -> Any | None:
