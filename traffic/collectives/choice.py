@@ -50,11 +50,14 @@ class AlgorithmTable:
 DEFAULT_TABLE = AlgorithmTable(
     (
         AlgorithmRule(Collective.ALL_REDUCE, "double-binary-tree", up_to=2**20),
+        AlgorithmRule(Collective.ALL_REDUCE, "hierarchical", within_servers=True),
         AlgorithmRule(Collective.ALL_REDUCE, "ring"),
         AlgorithmRule(Collective.BARRIER, "recursive-halving-doubling"),
         AlgorithmRule(Collective.ALL_GATHER, "recursive-halving-doubling", up_to=2**20),
+        AlgorithmRule(Collective.ALL_GATHER, "hierarchical", within_servers=True),
         AlgorithmRule(Collective.ALL_GATHER, "ring"),
         AlgorithmRule(Collective.REDUCE_SCATTER, "recursive-halving-doubling", up_to=2**20),
+        AlgorithmRule(Collective.REDUCE_SCATTER, "hierarchical", within_servers=True),
         AlgorithmRule(Collective.REDUCE_SCATTER, "ring"),
         AlgorithmRule(Collective.BROADCAST, "binary-tree", up_to=4 * 2**20),
         AlgorithmRule(Collective.BROADCAST, "ring"),
@@ -69,7 +72,8 @@ DEFAULT_TABLE = AlgorithmTable(
         AlgorithmRule(Collective.SEND_RECV, "direct"),
     )
 )
-"""Like NCCL's tuner: trees where latency counts, rings where bandwidth does, PXN on rails.
+"""Like NCCL's tuner: trees where latency counts, rings where bandwidth does. With several GPUs per
+server, what uses all their NICs and keeps to the rails.
 
 The sizes are where the alpha-beta model sees them cross with some 10 ranks, 2 us and 400 Gb/s.
 """

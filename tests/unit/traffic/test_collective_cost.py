@@ -172,6 +172,7 @@ def test_default_table_knows_every_collective():
 def test_choice_by_size_and_servers():
     assert DEFAULT_TABLE.choose(Collective.ALL_REDUCE, 2**10) == "double-binary-tree"
     assert DEFAULT_TABLE.choose(Collective.ALL_REDUCE, 2**30) == "ring"
+    assert DEFAULT_TABLE.choose(Collective.ALL_REDUCE, 2**30, gpus_per_server=8) == "hierarchical"
     assert DEFAULT_TABLE.choose(Collective.BROADCAST, 2**20) == "binary-tree"
     assert DEFAULT_TABLE.choose(Collective.ALL_TO_ALL, 2**20) == "direct"
     assert DEFAULT_TABLE.choose(Collective.ALL_TO_ALL, 2**20, gpus_per_server=8) == "pxn"

@@ -185,16 +185,18 @@ def network_elements(schedule, rank):
 
 @pytest.mark.parametrize("servers", [2, 3, 4])
 @pytest.mark.parametrize("gpus", [2, 4, 8])
-def test_hierarchical_sends_a_share_of_the_data_along_its_rail(servers, gpus):
+@pytest.mark.parametrize(
+    "collective", [Collective.ALL_REDUCE, Collective.ALL_GATHER, Collective.REDUCE_SCATTER]
+)
+def test_hierarchical_sends_a_share_of_the_data_along_its_rail(collective, servers, gpus):
     size = 10 * servers * gpus
-    request = CollectiveRequest(
-        Collective.ALL_REDUCE, servers * gpus, size, gpus_per_server=gpus, channels=2
-    )
+    request = CollectiveRequest(collective, servers * gpus, size, gpus_per_server=gpus, channels=2)
+    times = 2 if collective is Collective.ALL_REDUCE else 1
     schedule = create_algorithm("hierarchical").schedule(request)
     for rank in range(request.ranks):
         ((peer, elements),) = network_elements(schedule, rank).items()
         assert peer % gpus == rank % gpus
-        assert elements * servers * gpus == 2 * (servers - 1) * size
+        assert elements * servers * gpus == times * (servers - 1) * size
 
 
 @pytest.mark.parametrize("algorithm", ["pxn", "direct"])
