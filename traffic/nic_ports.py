@@ -9,7 +9,8 @@ SIGCOMM 2024), so frames for a queue pair may arrive at either. A queue pair sen
 - An ACK timeout moves the queue pair as well, for the loss may be anywhere on the path (automatic
   path migration, IBTA vol. 1, 17.2.8).
 - A request with MigReq set tells the responder that the requester has moved; answers follow it to
-  the port at which it arrived, the one that is known to work.
+  the port at which it arrived, the one that is known to work. A queue pair that is at the only
+  port left asks for that too: in a fabric of two planes answers over the other one are lost.
 """
 
 from __future__ import annotations
@@ -56,24 +57,28 @@ class NicPorts:
         for qp in self._queue_pairs.values():
             if self._down[qp.port]:
                 self._leave(qp)
+            elif down:
+                qp.ask_to_follow()
 
     def path_failed(self, qp: QueuePair) -> None:
-        """Its requests were not acknowledged in time."""
-        self._leave(qp)
+        """Its requests were not acknowledged in time: they, or the acknowledgements, were lost."""
+        if not self._leave(qp):
+            qp.ask_to_follow()
 
     def follow(self, qp: QueuePair, port: int) -> None:
         """Its peer has moved, and what it sends now arrives at ``port``."""
         if not self._down[port]:
             self._move(qp, port)
 
-    def _leave(self, qp: QueuePair) -> None:
-        """Move to the next port that has a link, if there is one."""
+    def _leave(self, qp: QueuePair) -> bool:
+        """Move to the next port that has a link, if there is one; returns whether there is."""
         count = len(self.nics)
         for step in range(1, count):
             port = (qp.port + step) % count
             if not self._down[port]:
                 self._move(qp, port)
-                return
+                return True
+        return False
 
     def _move(self, qp: QueuePair, port: int) -> None:
         self.nics[qp.port].withdraw(qp)

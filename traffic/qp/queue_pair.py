@@ -284,6 +284,16 @@ class QueuePair:
             template.migrated = True
         self.async_events.append(AsyncEvent.PATH_MIG)
 
+    def ask_to_follow(self) -> None:
+        """Stay on this path, and ask the peer to answer to the port at which requests arrive.
+
+        For what arrives may have been answered over a path that failed. Raises VerbsError before
+        RTR.
+        """
+        if self._request_template is None:
+            raise VerbsError(f"no path in state {self.state.name}")
+        self._request_template.migrated = True
+
     # work requests
 
     def post_send(self, wr: SendWr) -> None:

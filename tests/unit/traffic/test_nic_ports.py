@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -179,6 +181,29 @@ def test_an_ack_timeout_moves_the_path_and_the_answers_follow():
     assert TIMEOUT < world.finish() < 2 * TIMEOUT
     migrated = [f for _, rank, f in world.sent if rank == 0 and f[43] & 0x40]
     assert len(migrated) == world.counters(0, 0)["retransmitted_packets"]
+
+
+@pytest.mark.parametrize("noticed", [True, False])
+def test_answers_leave_a_plane_in_which_the_sender_has_no_port(noticed):
+    """The sender's other port goes down, over whose plane it had been answered.
+
+    Its own path is sound, so it stays; the answers move when it asks for it, at once if it has
+    noticed and else after a timeout.
+    """
+    plan = one_flow(256)
+    (connection,) = plan.connections
+    port = connection.source_nic_port
+    plan = replace(plan, connections=(replace(connection, destination_nic_port=1 - port),))
+    world = World(plan, transport(timeout=6), ports=2)
+    world.at(5e-6, lambda: world.set_link(0, 1 - port, up=False, noticed=noticed))
+    if not noticed:
+        world.at(TIMEOUT, lambda: world.ranks[0].nic.set_down(1 - port, True))
+    world.run()
+    assert_complete(world)
+    assert set(data_ports(world)) == {port}
+    assert world.counters(0, 0)["path_migrations"] == 0
+    assert world.counters(0, 1)["path_migrations"] == 1
+    assert world.counters(0, 0)["timeouts"] == (0 if noticed else 1)
 
 
 def test_nothing_moves_back_when_the_link_does():
