@@ -26,8 +26,9 @@ class FlowSpec(BaseModel):
     source: int = Field(ge=0, description="rank that sends")
     destination: int = Field(ge=0, description="rank that receives")
     size: MessageSize = Field(2**20, description="bytes of each message")
-    messages: int = Field(1, ge=1, description="messages, posted at once")
-    start: Duration = Field(0.0, description="emulated time of the posting")
+    messages: int = Field(1, ge=1, description="messages, the first posted at start")
+    start: Duration = Field(0.0, description="emulated time of the first posting")
+    period: Duration = Field(0.0, description="time from one posting to the next; 0: all at once")
     qps: int | None = Field(
         None, ge=1, le=128, description="queue pairs; default: nic.qps_per_connection"
     )
@@ -74,7 +75,7 @@ class Flows(Workload):
                     length=spec.size,
                     offset=offset,
                     remote_offset=place + offset,
-                    start=spec.start,
+                    start=spec.start + message * spec.period,
                 )
 
     def reference(self, plan: Plan) -> Reference:

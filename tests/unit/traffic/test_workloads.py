@@ -331,6 +331,14 @@ def test_flows_are_as_listed():
     assert [plan.group(flow.connection) for flow in plan.flows] == [(0,), (1, 2), (3,)]
 
 
+def test_messages_of_a_flow_are_posted_at_once_or_with_a_period():
+    flow = {"source": 0, "destination": 1, "messages": 3, "start": "5 us"}
+    for period, starts in (("0 us", [5e-6] * 3), ("50 us", [5e-6, 55e-6, 105e-6])):
+        plan = plan_of("flows", 2, flows=[{**flow, "period": period}])
+        assert [op.start for op in sends(plan)] == pytest.approx(starts)
+        assert plan.flows[0].start == pytest.approx(5e-6)
+
+
 def test_flows_may_name_ranks_of_any_role():
     plan = plan_of("flows", roles=[GPU, STORAGE], flows=[{"source": 1, "destination": 0}])
     assert edges(plan) == [(1, 0)]
