@@ -9,6 +9,8 @@ from typing import Literal
 
 from testbed.results.schema import (
     FlowResult,
+    JobRankTimes,
+    JobResult,
     MetricValue,
     PortResult,
     RunResult,
@@ -24,7 +26,7 @@ class EmptyResultError(Exception):
 class MetricInfo:
     """What a metric means. A ratio is of two like quantities, a share of one whole, 0 to 1."""
 
-    unit: Literal["s", "bit/s", "B", "packets", "ratio", "share", "count", "text"]
+    unit: Literal["s", "bit/s", "B", "packets", "1/s", "ratio", "share", "count", "text"]
     description: str
     better: Literal["lower", "higher", "none"]
     compute: Callable[[VariantResult], MetricValue]
@@ -149,6 +151,28 @@ def _dropped_for(reason: str) -> Callable[[VariantResult], int]:
 
 def _over_flows(value: Callable[[FlowResult], int]) -> Callable[[VariantResult], int]:
     return lambda variant: sum(value(flow) for flow in variant.flows)
+
+
+def _of_job(
+    value: Callable[[JobResult], float | None],
+) -> Callable[[VariantResult], float | None]:
+    return lambda variant: value(variant.job) if variant.job is not None else None
+
+
+def _mean_of_ranks(value: Callable[[JobRankTimes], float]) -> Callable[[JobResult], float]:
+    """Per iteration."""
+    return lambda job: statistics.mean(map(value, job.ranks)) / job.iterations
+
+
+def _compute_share(job: JobResult) -> float:
+    compute = statistics.mean(rank.compute for rank in job.ranks)
+    return compute / (job.iteration_time * job.iterations)
+
+
+def _straggler_spread(job: JobResult) -> float | None:
+    times = [rank.compute for rank in job.ranks]
+    mean = statistics.mean(times)
+    return (max(times) - min(times)) / mean if mean else None
 
 
 METRICS: dict[str, MetricInfo] = {
@@ -283,6 +307,43 @@ METRICS: dict[str, MetricInfo] = {
         "algbw times the collective's bus factor (nccl-tests)",
         "higher",
         lambda v: v.collective.busbw if v.collective else None,
+    ),
+    "iteration_time": MetricInfo(
+        "s",
+        "of a training job, or of a whole replayed trace",
+        "lower",
+        _of_job(lambda job: job.iteration_time),
+    ),
+    "exposed_communication": MetricInfo(
+        "s",
+        "per iteration, in which a rank does not compute while a message to or from it is under "
+        "way; mean over ranks",
+        "lower",
+        _of_job(_mean_of_ranks(lambda rank: rank.exposed_communication)),
+    ),
+    "waiting_time": MetricInfo(
+        "s",
+        "per iteration, in which a rank neither computes nor communicates; mean over ranks",
+        "lower",
+        _of_job(_mean_of_ranks(lambda rank: rank.waiting)),
+    ),
+    "compute_share": MetricInfo(
+        "share",
+        "of an iteration, in which a rank computes; mean over ranks",
+        "higher",
+        _of_job(_compute_share),
+    ),
+    "straggler_spread": MetricInfo(
+        "ratio",
+        "longest minus shortest compute time of a rank, over the mean",
+        "lower",
+        _of_job(_straggler_spread),
+    ),
+    "tokens_per_second": MetricInfo(
+        "1/s",
+        "per rank, at the original's scale of time; over that of fewer ranks it is the linearity",
+        "higher",
+        _of_job(lambda job: job.tokens_per_second),
     ),
     "ledger_open": MetricInfo(
         "packets", "packets that the ledger cannot explain", "lower", lambda v: v.ledger.open

@@ -18,6 +18,8 @@ from testbed.results import (
     DropRecord,
     EmptyResultError,
     FlowResult,
+    JobRankTimes,
+    JobResult,
     PortResult,
     QueueSamples,
     QueueSeries,
@@ -130,6 +132,28 @@ def test_metrics_of_a_hand_made_variant(result):
     assert metrics["retransmitted_packets"] == 2
     assert metrics["wrong_elements"] is None and metrics["busbw"] is None
     assert metrics["verdict"] == "faithful"
+
+
+def test_metrics_of_a_job_are_per_iteration_and_per_rank(result):
+    """Two iterations of 5 ms of 400 tokens, on two ranks, at a tenth of the original's times."""
+    job = JobResult(
+        iterations=2,
+        iteration_time=5e-3,
+        tokens=400,
+        time_scale=0.1,
+        ranks=[
+            JobRankTimes(rank=0, compute=6e-3, exposed_communication=3e-3, waiting=1e-3),
+            JobRankTimes(rank=1, compute=2e-3, exposed_communication=3e-3, waiting=5e-3),
+        ],
+    )
+    metrics = compute_metrics(result.variants[0].model_copy(update={"job": job}))
+    assert metrics["iteration_time"] == 5e-3
+    assert metrics["exposed_communication"] == pytest.approx(1.5e-3)
+    assert metrics["waiting_time"] == pytest.approx(1.5e-3)
+    assert metrics["compute_share"] == pytest.approx(0.4)
+    assert metrics["straggler_spread"] == pytest.approx(1.0)
+    assert metrics["tokens_per_second"] == pytest.approx(400 * 0.1 / 5e-3 / 2)
+    assert compute_metrics(result.variants[0])["iteration_time"] is None
 
 
 def test_drops_are_what_the_ledger_says(result):
@@ -325,6 +349,7 @@ def test_link_loads_count_the_links_that_may_carry_a_flow(result):
     assert metrics["links_idle"] == 0.5
     assert metrics["core_link_load_ratio"] == 1.25
     assert metrics["core_links_idle"] == 0.0
+    assert metrics["spine_bytes"] == 800
     assert metrics["max_queue_depth_leaf_up"] == 30
     assert metrics["max_queue_depth_leaf_down"] == 7
 
