@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import asdict
 from typing import Any, get_args
 
 import numpy as np
@@ -30,6 +31,8 @@ from testbed.results import (
     DropRecord,
     FaultRecord,
     FlowResult,
+    JobRankTimes,
+    JobResult,
     PathChange,
     PortResult,
     PsnEvent,
@@ -48,6 +51,7 @@ from traffic.executor import KINDS
 from traffic.nic import is_data_opcode
 from traffic.plan import OpKind
 from traffic.rank import ConnectionReport
+from traffic.rank_times import RankTimes, rank_times
 from traffic.server import PortReport, RankReport
 from traffic.workloads import create_workload
 
@@ -75,6 +79,7 @@ def collect(
         skipped_wall_seconds=m.skipped_seconds,
         lower_bound=_lower_bound(scenario, m, flows),
         collective=_collective(m, flows),
+        job=_job(m),
         flows=flows,
         ranks=[_rank(m, report) for report in m.reports],
         ports=_ports(m),
@@ -471,6 +476,30 @@ def _beside_the_network(m: Measurements, *, with_compute: bool) -> tuple[float, 
         begin = np.fmin.reduce(started, initial=begin)
         end = np.fmax.reduce(finished, initial=end)
     return float(begin), float(end)
+
+
+def _job(m: Measurements) -> JobResult | None:
+    """What the ranks of a training job or trace did; None for other work, or what did not end."""
+    reference = create_workload(m.plan.workload).job(m.plan)
+    if reference is None:
+        return None
+    timelines = {report.rank: report.timeline for report in m.reports}
+    times = rank_times(m.plan, timelines, reference.ranks)
+    if times is None:
+        return None
+    return JobResult(
+        iterations=reference.iterations,
+        iteration_time=_duration_of(times[0]) / reference.iterations,
+        tokens=reference.tokens,
+        size_scale=reference.size_scale,
+        time_scale=reference.time_scale,
+        notes=list(reference.notes),
+        ranks=[JobRankTimes.model_validate(asdict(rank)) for rank in times],
+    )
+
+
+def _duration_of(rank: RankTimes) -> float:
+    return rank.compute + rank.exposed_communication + rank.waiting
 
 
 def _psn_trace(

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Container
 from typing import TYPE_CHECKING
 
+from testbed import registries
 from testbed.calibration import choose_dilation, measure_unit, nic_rate
 from testbed.report.quantities import format_quantity, three_digits
 from testbed.routes import PlannedPath, PlannedRoutes, plan_routes
@@ -137,6 +138,9 @@ def _print_figures(scenario: Scenario, topology: Topology, plan: Plan, console: 
     hops = (topology.switch_hops(c.source_rank, c.destination_rank) for c in plan.connections)
     latency = topology.one_way_latency(min(hops, default=1))
     mtu = scenario.nic.path_mtu
+    job = registries.workload(plan.workload).job(plan)
+    for note in job.notes if job is not None else ():
+        console.print(note, markup=False)
     bound = lower_bound(plan, link_rate=nic_rate(topology, 0), path_mtu=mtu, latency=latency)
     console.print(
         f"payload {format_quantity(plan.payload_bytes, 'B')}, plan {plan.plan_hash()[:16]}"

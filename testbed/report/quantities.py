@@ -43,6 +43,8 @@ def format_quantity(value: float | int | str | None, unit: str) -> str:
         return f"{three_digits(value)}×"
     if unit == "share":
         return f"{three_digits(100 * value)} %" if value else "0 %"
+    if unit == "1/s":
+        return f"{three_digits(value)}/s"
     if unit not in _STEPS:
         return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.2f}"
     if value == 0:

@@ -11,6 +11,7 @@ from testbed.results.files import (
     write_result,
     write_text,
 )
+from testbed.results.iterations import merge_iterations
 from testbed.results.metrics import (
     METRICS,
     EmptyResultError,
@@ -30,6 +31,8 @@ from testbed.results.schema import (
     ExpectationResult,
     FaultRecord,
     FlowResult,
+    JobRankTimes,
+    JobResult,
     MetricValue,
     PathChange,
     PortResult,
@@ -56,6 +59,8 @@ __all__ = [
     "ExpectationResult",
     "FaultRecord",
     "FlowResult",
+    "JobRankTimes",
+    "JobResult",
     "MetricInfo",
     "MetricValue",
     "PathChange",
@@ -76,6 +81,7 @@ __all__ = [
     "downsample_queues",
     "links",
     "load_ratio",
+    "merge_iterations",
     "read_result",
     "write_drops_csv",
     "write_flows_csv",

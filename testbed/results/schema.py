@@ -226,13 +226,25 @@ class PsnTrace(_Model):
 
 
 class CollectiveResult(_Model):
-    """A collective in nccl-tests' terms: algbw = bytes / time, busbw = algbw * ``bus_factor``."""
+    """A collective in nccl-tests' terms: algbw = bytes / time, busbw = algbw * ``bus_factor``.
+
+    ``time`` is the mean of ``times`` where it ran several times. ``model_time`` is what the
+    pipelined alpha-beta model expects of the algorithm; None where it says nothing. ``elements``
+    are those that ``bytes`` counts; ``root`` and ``reduction`` are None for what has none.
+    """
 
     operation: str
     ranks: int
     bytes: int
     time: float = Field(gt=0, description="seconds")
     bus_factor: float
+    times: list[float] = Field(default_factory=list)
+    model_time: float | None = Field(default=None, description="seconds")
+    algorithm: str = ""
+    elements: int | None = None
+    dtype: str = ""
+    reduction: str | None = None
+    root: int | None = None
 
     @property
     def algbw(self) -> float:
@@ -243,6 +255,43 @@ class CollectiveResult(_Model):
     def busbw(self) -> float:
         """Bit/s, comparable with the rate of a NIC's link."""
         return self.algbw * self.bus_factor
+
+
+class JobRankTimes(_Model):
+    """What one rank of a job did with its time, in seconds; together the job's duration.
+
+    Communication is exposed while a message to or from the rank is under way and it does not
+    compute; without either it waits for others.
+    """
+
+    rank: int
+    compute: float
+    exposed_communication: float
+    waiting: float
+
+
+class JobResult(_Model):
+    """A training job or replayed trace: what its ranks did with their time.
+
+    ``iteration_time`` is the duration over the iterations. ``tokens`` are those of an iteration of
+    all ranks, None for what is no training. ``size_scale`` and ``time_scale`` are what the
+    original's sizes and times were multiplied by; ``notes`` say what was cut down.
+    """
+
+    iterations: int = Field(gt=0)
+    iteration_time: float = Field(gt=0, description="seconds, scaled")
+    tokens: int | None = None
+    size_scale: float = 1.0
+    time_scale: float = 1.0
+    notes: list[str] = Field(default_factory=list)
+    ranks: list[JobRankTimes] = Field(min_length=1)
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """Per rank, with the time of an iteration scaled back to the original's."""
+        if self.tokens is None:
+            return None
+        return self.tokens * self.time_scale / (self.iteration_time * len(self.ranks))
 
 
 class FaultRecord(_Model):
@@ -288,6 +337,7 @@ class VariantResult(_Model):
     skipped_wall_seconds: float = 0.0
     lower_bound: float | None = None
     collective: CollectiveResult | None = None
+    job: JobResult | None = None
     flows: list[FlowResult]
     ranks: list[RankResult]
     ports: list[PortResult]

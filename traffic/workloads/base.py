@@ -67,6 +67,23 @@ class Reference:
     ranks: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class JobReference:
+    """What the times of a training job or a replayed trace refer to.
+
+    ``ranks`` take part. ``tokens`` are what an iteration of all ranks learns from, None for what
+    is no training. ``size_scale`` and ``time_scale`` are what the original's sizes and times were
+    multiplied by. ``notes`` say in words what was cut down, and what of the results is verified.
+    """
+
+    ranks: tuple[int, ...]
+    iterations: int
+    tokens: int | None
+    size_scale: float
+    time_scale: float
+    notes: tuple[str, ...]
+
+
 class Workload(abc.ABC):
     """A pattern of traffic: turns parameters into a plan, and knows what must come out of it."""
 
@@ -113,6 +130,10 @@ class Workload(abc.ABC):
     def collective_flows(self, plan: Plan) -> Sequence[Flow]:
         """The flows whose time is that of the collective; all, unless there is other traffic."""
         return plan.flows
+
+    def job(self, plan: Plan) -> JobReference | None:
+        """What the plan's times refer to; None unless ranks compute as well as communicate."""
+        return None
 
     def verify(self, plan: Plan, rank: int, memory: Any) -> int:
         """Number of wrong elements of ``plan.dtype`` in a rank's memory after the traffic."""

@@ -19,8 +19,8 @@ from traffic.replay.files import read_file
 from traffic.replay.msccl import MscclAlgorithm, parse_msccl
 from traffic.replay.msccl_schedule import msccl_collective, msccl_schedule
 from traffic.replay.trace import NodeKind, Trace, TraceError, TraceNode
-from traffic.workloads.base import register_workload
-from traffic.workloads.traced import JobReference, TracedParameters, TracedWorkload
+from traffic.workloads.base import JobReference, register_workload
+from traffic.workloads.traced import TracedParameters, TracedWorkload
 
 AUTOMATIC: Final = "auto"
 

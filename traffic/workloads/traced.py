@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated, Any, Literal
 
@@ -31,7 +30,13 @@ from traffic.plan import (
 from traffic.plan_builder import PlanBuilder
 from traffic.replay.trace import Trace, TraceError
 from traffic.training.shape import TrainingError
-from traffic.workloads.base import Reference, Workload, members, workload_class
+from traffic.workloads.base import (
+    JobReference,
+    Reference,
+    Workload,
+    members,
+    workload_class,
+)
 
 
 class CollectiveRuleParameters(BaseModel):
@@ -68,23 +73,6 @@ class TracedParameters(WorkloadParameters):
         """How collectives are carried out. Raises ScheduleError."""
         rules = (AlgorithmRule(r.collective, r.algorithm, r.up_to) for r in self.algorithm_table)
         return CollectiveOptions(tuple(rules), self.channels, self.chunk, self.dtype)
-
-
-@dataclass(frozen=True, slots=True)
-class JobReference:
-    """What a job's times refer to.
-
-    ``tokens`` are what an iteration of all ranks learns from, None for what is no training.
-    ``size_scale`` and ``time_scale`` are what the original's sizes and times were multiplied by.
-    ``notes`` say in words what was cut down, and what of the results is verified.
-    """
-
-    ranks: tuple[int, ...]
-    iterations: int
-    tokens: int | None
-    size_scale: float
-    time_scale: float
-    notes: tuple[str, ...]
 
 
 class TracedWorkload(Workload):

@@ -25,9 +25,8 @@ from traffic.training import (
 )
 from traffic.training.job import BUCKET_BYTES, MODEL_FLOPS_UTILISATION
 from traffic.training.presets import LAYERS_PER_STAGE, RANK_BYTES, fitting_scale
-from traffic.workloads.base import members, register_workload
+from traffic.workloads.base import JobReference, members, register_workload
 from traffic.workloads.traced import (
-    JobReference,
     TracedParameters,
     TracedWorkload,
     gpus_per_server,
