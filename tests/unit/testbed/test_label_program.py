@@ -306,6 +306,28 @@ def test_a_sprayed_member_uses_slots_that_are_dealt_evenly_when_it_is_out_of_rea
         assert set(loads.values()) == {12}
 
 
+def test_with_a_third_tier_spray_deals_the_second_slots_too(tmp_path: Path) -> None:
+    """Spines with three uplinks each: every path gets as many packets as any other."""
+    kind = topology_kinds()["three-tier"]
+    topology = kind().build(kind.parameters(zones=2, leaves=2, spines=4, cores=3))
+    leaf = Leaf(topology, tmp_path)
+    try:
+        leaf.configure(LabelMode.SPRAY)
+        paths = Counter[tuple[str, int]]()
+        for _ in range(7 * 4 * 3):
+            label = leaf.label(roce(destination="10.3.0.1"))
+            paths[leaf.members[label % SLOTS % 4].interface, label // SLOTS] += 1
+        assert paths == {(m.interface, upper): 7 for m in leaf.members for upper in range(3)}
+        leaf.configure(LabelMode.FLOWLET, GAP)
+        seconds = Counter(leaf.label(roce(qp=0x900 + n)) // SLOTS for n in range(300))
+        # 300 draws of 3: mean 100, standard deviation 8.2
+        assert set(seconds) == {0, 1, 2}
+        assert all(70 < count < 130 for count in seconds.values())
+    finally:
+        leaf.engine.close()
+        leaf.mmu.close()
+
+
 def test_adaptive_takes_the_queue_that_drains_first(leaf: Leaf) -> None:
     leaf.configure(LabelMode.ADAPTIVE)
     leaf.load(5000, 4000, 4500, 2100)  # the last one drains at half the rate: 4200
