@@ -75,7 +75,7 @@ _PROGRAMS = {  # program: (what for, Debian package, critical)
 }
 
 _BPF_TOOLS = frozenset({"clang", "libbpf.so.1", "bpf_helpers.h"})
-_BPF_FEATURES = frozenset({"bpf", "cls_bpf"})
+_BPF_FEATURES = frozenset({"bpf", "cls_bpf", "xdp"})
 """Features of the kernel that cannot be tried without ``_BPF_TOOLS``."""
 
 

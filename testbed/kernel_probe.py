@@ -18,6 +18,7 @@ FEATURES = {
     "clsact": "attaching BPF programs",
     "bpf": "buffer management",
     "cls_bpf": "buffer management",
+    "xdp": "leaves' hash engines",
 }
 """Feature -> what it is for, in the order in which they are tried."""
 
@@ -29,6 +30,18 @@ struct { __uint(type, BPF_MAP_TYPE_ARRAY); __uint(map_flags, BPF_F_MMAPABLE);
 SEC("tc") int admit(struct __sk_buff *packet) { return 0; }
 char terms[] SEC("license") = "GPL";
 """
+
+_XDP_PROGRAM = """
+#include <linux/bpf.h>
+#include <bpf/bpf_helpers.h>
+static long look(__u32 step, void *context) { return 0; }
+SEC("xdp") int label(struct xdp_md *packet) {
+    bpf_loop(packet->rx_queue_index, look, 0, 0);
+    return XDP_PASS;
+}
+char terms[] SEC("license") = "GPL";
+"""
+"""With bpf_loop, the newest helper in use: Linux 5.17."""
 
 _CLSACT_EGRESS = 0xFFFF_FFF3
 """TC_H_CLSACT with TC_H_MIN_EGRESS (linux/pkt_sched.h)."""
@@ -70,21 +83,28 @@ def _report(descriptor: int) -> int:
 
 
 def _attempts(route: Any, folder: Path) -> dict[str, Callable[[], object]]:
-    from testbed.asic.bpf import BpfObject, compile_bpf
+    from testbed.asic.bpf import BpfObject, XdpMode, attach_xdp, compile_bpf
 
     loaded: dict[str, BpfObject] = {}
 
     def index() -> int:
         return int(route.link_lookup(ifname="probe0")[0])
 
-    def load() -> None:
-        source, output = folder / "probe.bpf.c", folder / "probe.bpf.o"
-        source.write_text(_BPF_PROGRAM, encoding="utf-8")
+    def built(name: str, text: str) -> BpfObject:
+        source, output = folder / f"{name}.bpf.c", folder / f"{name}.bpf.o"
+        source.write_text(text, encoding="utf-8")
         compile_bpf(source, output)
-        loaded["probe"] = BpfObject(output)
+        return BpfObject(output)
+
+    def load() -> None:
+        loaded["probe"] = built("probe", _BPF_PROGRAM)
+
+    def label() -> None:
+        loaded["label"] = built("label", _XDP_PROGRAM)
+        attach_xdp(index(), loaded["label"].program("label"), XdpMode.GENERIC)
 
     def attach() -> None:
-        if not loaded:
+        if "probe" not in loaded:
             raise RuntimeError("there is no program to attach")
         route.tc(
             "add-filter",
@@ -107,4 +127,5 @@ def _attempts(route: Any, folder: Path) -> dict[str, Callable[[], object]]:
         "clsact": lambda: route.tc("add", "clsact", index()),
         "bpf": load,
         "cls_bpf": attach,
+        "xdp": label,
     }
