@@ -19,6 +19,7 @@ from testbed.clock import EmulatedClock
 from testbed.fabric import Fabric
 from testbed.failure_agent import FailureAgent, FaultRecord, PathChange
 from testbed.failures import FaultTimeline
+from testbed.gpu_servers import local_links
 from testbed.priority import Priority, set_priority
 from testbed.probe import ProbeError, Prober, ProbeResult
 from testbed.progress import ProgressReporter, Stage
@@ -341,6 +342,7 @@ class Experiment:
             reordering=Reordering(nic.reordering_threshold, nic.reordering_timeout),
         )
         frame_time = (nic.path_mtu + 100) * 8 / max(i.rate for i in topology.interfaces.values())
+        nvlink = local_links(self._scenario.server)
         longest = 2 * max(node.tier for node in topology.nodes.values()) + 1
         return [
             ServerSettings(
@@ -353,6 +355,7 @@ class Experiment:
                 lead=max(SEND_AHEAD / self._dilation, frame_time),
                 latencies=tuple(topology.one_way_latency(hops) for hops in range(longest)),
                 traced_connections=self._traced_connections(),
+                nvlink=nvlink,
             )
             for index, server in enumerate(topology.servers)
         ]

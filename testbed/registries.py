@@ -52,6 +52,20 @@ def recovery_names(transport: str) -> list[str]:
     return names(QpType[transport.upper()])
 
 
+def server_names() -> list[str]:
+    """Names of the servers that there are presets of."""
+    from traffic.servers import server_preset_names
+
+    return server_preset_names()
+
+
+def placement_names() -> list[str]:
+    """Names of the strategies that place jobs on GPUs."""
+    from traffic.placement import placement_names as names
+
+    return names()
+
+
 def metric_names() -> list[str]:
     """Names of the metrics that an expectation may use."""
     from testbed.results import METRICS

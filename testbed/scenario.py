@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +19,14 @@ from pydantic_core import ErrorDetails
 from testbed import registries
 from testbed.expect import Expectation, ExpectationError, ExpectationOutcome, Value
 from testbed.failures import FaultError, FaultTimeline, slowed_from_start
+from testbed.gpu_servers import ServerError, server_model, with_servers
 from testbed.overrides import OverrideError, apply_overrides, parse_assignment
+from testbed.placing import place_jobs
 from testbed.schema import Scenario
 from testbed.strict_yaml import StrictYamlError, read_mapping
 from testbed.topology import Topology, TopologyError, topology_kinds
 from traffic.locations import rank_locations
+from traffic.placement import PlacementError
 from traffic.plan import MessageStrategy, Plan, PlanError, QpScaling, SourcePortPolicy
 
 __all__ = [
@@ -124,7 +127,9 @@ def build_topology(scenario: Scenario) -> Topology:
     choice = scenario.topology
     try:
         topology = topology_kinds()[choice.kind]().build(choice.parameters)
-    except TopologyError as error:
+        if scenario.server is not None:
+            topology = with_servers(topology, server_model(scenario.server))
+    except (TopologyError, ServerError) as error:
         raise ScenarioError(str(error)) from error
     for position, name in enumerate(scenario.capture):
         if name not in topology.interfaces:
@@ -140,14 +145,21 @@ def build_topology(scenario: Scenario) -> Topology:
 def plan_traffic(scenario: Scenario, topology: Topology) -> Plan:
     """The traffic that the scenario asks for, fixed by its seed. Raises ScenarioError."""
     choice = scenario.workload
-    try:
-        plan = registries.workload(choice.kind).plan(
+
+    def planned(jobs: Sequence[Sequence[int]]) -> Plan:
+        return registries.workload(choice.kind).plan(
             choice.parameters,
             world_size=len(topology.ranks),
             seed=scenario.seed,
             qp_scaling=_qp_scaling(scenario),
             locations=rank_locations(topology),
+            jobs=jobs,
         )
+
+    try:
+        plan = planned(place_jobs(scenario.placement, topology, planned))
+    except PlacementError as error:
+        raise ScenarioError(f"placement: {error}") from error
     except PlanError as error:
         field = str(error).split(":")[0]
         known = field in type(choice.parameters).model_fields

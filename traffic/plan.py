@@ -247,14 +247,15 @@ class WorkloadParameters(BaseModel):
 class Plan:
     """All work of all ranks. ``ops[rank][op_id]`` is an operation; ``memory[rank]`` its memory.
 
-    ``world_size`` counts all ranks, ``gpu_ranks`` those of them that have a GPU. ``servers`` has
+    ``world_size`` counts all ranks. ``jobs`` has for each job the plan's ranks, all with a GPU, on
+    which its own ranks run, in their order; ``gpu_ranks`` are those of all jobs. ``servers`` has
     the server of every rank, empty where the place does not matter.
     """
 
     workload: str
     parameters: WorkloadParameters
     world_size: int
-    gpu_ranks: tuple[int, ...]
+    jobs: tuple[tuple[int, ...], ...]
     seed: int
     qp_scaling: QpScaling
     dtype: DataType
@@ -264,6 +265,11 @@ class Plan:
     flows: tuple[Flow, ...]
     ops: tuple[tuple[Op, ...], ...]
     servers: tuple[str, ...] = ()
+
+    @property
+    def gpu_ranks(self) -> tuple[int, ...]:
+        """The ranks of all jobs, one job after the other."""
+        return tuple(rank for job in self.jobs for rank in job)
 
     @property
     def payload_bytes(self) -> int:
@@ -317,6 +323,8 @@ class Plan:
             yield ["QpScaling", *(getattr(scaling, name) for name in scaling.__slots__)]
         if self.gpu_ranks != tuple(range(self.world_size)):
             yield ["gpu_ranks", *self.gpu_ranks]
+        if len(self.jobs) > 1:
+            yield ["jobs", *map(len, self.jobs)]
         for memory in self.memory:
             yield [memory.total, memory.initialised]
         rows: Iterable[Any] = (*self.connections, *self.flows, *(o for r in self.ops for o in r))

@@ -66,7 +66,9 @@ class PlanBuilder:
     """Collects the work of a plan and draws the numbers of its queue pairs.
 
     ``locations`` says where each rank is; by default all are GPUs at places that do not matter.
-    Raises PlanError for a world of no ranks or a negative seed.
+    ``jobs`` has for each job the GPUs that its ranks run on, in their order; by default all GPUs
+    are one job's. Raises PlanError for a world of no ranks, a negative seed or a job on what is no
+    GPU or another's.
     """
 
     def __init__(
@@ -78,6 +80,7 @@ class PlanBuilder:
         seed: int,
         qp_scaling: QpScaling = _ONE_QUEUE_PAIR,
         locations: Sequence[RankLocation] | None = None,
+        jobs: Sequence[Sequence[int]] | None = None,
     ) -> None:
         if world_size < 1:
             raise PlanError(f"world_size: {world_size} ranks; at least 1")
@@ -91,6 +94,11 @@ class PlanBuilder:
         self.locations = tuple(anywhere(world_size) if locations is None else locations)
         if len(self.locations) != world_size:
             raise PlanError(f"locations: {len(self.locations)} of {world_size} ranks")
+        gpus = self.ranks_of(RankRole.GPU)
+        self.jobs = (gpus,) if jobs is None else tuple(map(tuple, jobs))
+        for rank, count in Counter(self.gpu_ranks).items():
+            if rank not in gpus or count > 1:
+                raise PlanError(f"jobs: rank {rank}; allowed: GPUs, each in one job")
         self.dtype = DataType.UINT8
         self.reduction = Reduction.SUM
         self._memory = [MemoryPlan(0, 0)] * world_size
@@ -105,8 +113,11 @@ class PlanBuilder:
 
     @property
     def gpu_ranks(self) -> tuple[int, ...]:
-        """The ranks that have a GPU, in order; workloads use no others unless they say so."""
-        return self.ranks_of(RankRole.GPU)
+        """The GPUs of all jobs, in the order of their ranks; workloads use no others by default.
+
+        What a workload calls rank r is the r-th of them.
+        """
+        return tuple(rank for job in self.jobs for rank in job)
 
     def ranks_of(self, role: RankRole) -> tuple[int, ...]:
         """The ranks of a role, in order."""
@@ -319,7 +330,7 @@ class PlanBuilder:
             workload=self.workload,
             parameters=self.parameters,
             world_size=self.world_size,
-            gpu_ranks=self.gpu_ranks,
+            jobs=self.jobs,
             seed=self.seed,
             qp_scaling=self.qp_scaling,
             dtype=self.dtype,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from traffic.servers.local_paths import nvlink_settings
 from traffic.servers.model import Distance, Gpu, Nic, ServerModel
 from traffic.servers.presets import server_preset, server_preset_names
 from traffic.servers.ranks import RankEnvironment, rank_environments
@@ -14,6 +15,7 @@ __all__ = [
     "RankEnvironment",
     "ServerModel",
     "TopologyMatrixError",
+    "nvlink_settings",
     "parse_topology_matrix",
     "rank_environments",
     "server_preset",

@@ -33,23 +33,23 @@ def receive_slots(messages: int, slot_bytes: int) -> int:
 
 
 def members(chosen: Sequence[int] | None, gpu_ranks: Sequence[int]) -> tuple[int, ...]:
-    """The ranks of a collective: ``chosen`` in that order, or all that have a GPU.
+    """The GPUs of a collective: those of the ranks ``chosen``, in that order, or all.
 
-    Raises PlanError for fewer than two, one twice, and any without a GPU.
+    Rank r runs on ``gpu_ranks[r]``. Raises PlanError for fewer than two, one twice, and any
+    without a GPU.
     """
     if chosen is None:
         if len(gpu_ranks) < 2:
             raise PlanError(f"world_size: 2 GPUs or more are needed, not {len(gpu_ranks)}")
         return tuple(gpu_ranks)
-    allowed = set(gpu_ranks)
     for rank in chosen:
-        if rank not in allowed:
-            raise PlanError(f"ranks: {rank} has no GPU; allowed: 0 to {max(gpu_ranks, default=0)}")
+        if not 0 <= rank < len(gpu_ranks):
+            raise PlanError(f"ranks: {rank} has no GPU; allowed: 0 to {max(0, len(gpu_ranks) - 1)}")
         if chosen.count(rank) > 1:
             raise PlanError(f"ranks: {rank} is listed twice")
     if len(chosen) < 2:
         raise PlanError(f"ranks: {len(chosen)} listed; allowed: 2 or more")
-    return tuple(chosen)
+    return tuple(gpu_ranks[rank] for rank in chosen)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,10 +111,11 @@ class Workload(abc.ABC):
         seed: int,
         qp_scaling: QpScaling | None = None,
         locations: Sequence[RankLocation] | None = None,
+        jobs: Sequence[Sequence[int]] | None = None,
     ) -> Plan:
         """The plan of this workload; equal arguments give equal plans. Raises PlanError.
 
-        By default a connection has one queue pair, and all ranks are GPUs.
+        By default a connection has one queue pair, and all ranks are GPUs of one job.
         """
         builder = PlanBuilder(
             workload=self.name,
@@ -123,6 +124,7 @@ class Workload(abc.ABC):
             seed=seed,
             qp_scaling=qp_scaling or QpScaling(),
             locations=locations,
+            jobs=jobs,
         )
         self.fill(builder, parameters)
         return builder.build()

@@ -37,6 +37,9 @@ from traffic.workloads.base import Reference, Workload, members, register_worklo
 
 AUTOMATIC = "auto"
 
+_Jobs = tuple[tuple[int, ...], ...]
+"""The GPUs of every job, in the order of its ranks."""
+
 
 class AlgorithmRuleParameters(BaseModel):
     """A row of the table that ``auto`` chooses by."""
@@ -87,7 +90,8 @@ class CollectiveParameters(WorkloadParameters):
     root: int = Field(0, ge=0, description="position among the ranks of the one that is special")
     ranks: tuple[int, ...] | None = Field(
         None,
-        description="who takes part, in the communicator's order; default: all that have a GPU",
+        description="who takes part, in the communicator's order; default: all that have a GPU, "
+        "one communicator for each job",
     )
     groups: tuple[tuple[int, ...], ...] | None = Field(
         None,
@@ -121,7 +125,7 @@ class CollectiveWorkload(Workload):
         p: CollectiveParameters = parameters
         builder.dtype, builder.reduction = p.dtype, p.reduction
         try:
-            communicators, memory = _communicators(p, builder.gpu_ranks, builder.seed)
+            communicators, memory = _communicators(p, builder.jobs, builder.seed)
         except ScheduleError as error:
             raise PlanError(str(error)) from None
         for rank, needed in memory.items():
@@ -134,7 +138,7 @@ class CollectiveWorkload(Workload):
     def reference(self, plan: Plan) -> Reference:
         """S and the factor as nccl-tests has them for each collective, of one communicator."""
         p: Any = plan.parameters
-        communicators, _ = _communicators(p, plan.gpu_ranks, plan.seed)
+        communicators, _ = _communicators(p, plan.jobs, plan.seed)
         request = communicators[0].schedule.request
         return Reference(
             payload_bytes=plan.payload_bytes,
@@ -151,35 +155,42 @@ class CollectiveWorkload(Workload):
         p: Any = plan.parameters
         return sum(
             verifier.wrong_elements(plan, rank, memory)
-            for verifier in _verifiers(p, plan.gpu_ranks, plan.seed)
+            for verifier in _verifiers(p, plan.jobs, plan.seed)
         )
 
 
-def _groups(p: CollectiveParameters, gpu_ranks: tuple[int, ...]) -> list[tuple[int, ...]]:
-    """The ranks of every communicator. Raises PlanError for groups that do not fit."""
-    if p.groups is None:
+def _groups(p: CollectiveParameters, jobs: _Jobs) -> list[tuple[int, ...]]:
+    """The GPUs of every communicator: one for each job unless the parameters say otherwise.
+
+    Raises PlanError for groups that do not fit.
+    """
+    gpu_ranks = tuple(rank for job in jobs for rank in job)
+    if p.groups is None and p.ranks is not None:
         return [members(p.ranks, gpu_ranks)]
-    if p.ranks is not None or not p.groups:
+    if p.groups is None:
+        groups = [members(None, job) for job in jobs]
+    elif p.ranks is not None or not p.groups:
         raise PlanError("groups: allowed: one list of ranks or more, and then no ranks beside it")
-    if len({len(group) for group in p.groups}) > 1:
-        raise PlanError("groups: they have different sizes; allowed: groups of one size")
-    return [members(group, gpu_ranks) for group in p.groups]
+    else:
+        groups = [members(group, gpu_ranks) for group in p.groups]
+    if len({len(group) for group in groups}) > 1:
+        what = "groups: they" if p.groups is not None else "groups: the jobs, which they are,"
+        raise PlanError(f"{what} have different sizes; allowed: groups of one size")
+    return groups
 
 
 @lru_cache(maxsize=4)
 def _communicators(
-    p: CollectiveParameters, gpu_ranks: tuple[int, ...], seed: int
+    p: CollectiveParameters, jobs: _Jobs, seed: int
 ) -> tuple[list[Communicator], dict[int, MemoryPlan]]:
-    groups = _groups(p, gpu_ranks)
+    groups = _groups(p, jobs)
     schedule = schedule_of(p, len(groups[0]), seed)
     return place([(group, schedule) for group in groups], rendezvous=p.rendezvous)
 
 
 @lru_cache(maxsize=1)
-def _verifiers(
-    p: CollectiveParameters, gpu_ranks: tuple[int, ...], seed: int
-) -> tuple[Verifier, ...]:
-    return tuple(map(Verifier, _communicators(p, gpu_ranks, seed)[0]))
+def _verifiers(p: CollectiveParameters, jobs: _Jobs, seed: int) -> tuple[Verifier, ...]:
+    return tuple(map(Verifier, _communicators(p, jobs, seed)[0]))
 
 
 @lru_cache(maxsize=4)

@@ -49,12 +49,13 @@ class Incast(Workload):
         """Give every sender a source buffer and the receiver one buffer for each of them."""
         p: IncastParameters = parameters
         senders = _senders(p, builder.gpu_ranks)
+        receiver = builder.gpu_ranks[p.receiver]
         slots = receive_slots(p.messages, p.message_size * len(senders))
         size = p.message_size
-        builder.memory(p.receiver, initialised=0, total=len(senders) * slots * size)
+        builder.memory(receiver, initialised=0, total=len(senders) * slots * size)
         for position, sender in enumerate(senders):
             builder.memory(sender, initialised=slots * size, total=slots * size)
-            flow = builder.flow(builder.connect(sender, p.receiver))
+            flow = builder.flow(builder.connect(sender, receiver))
             start = p.start_jitter * draw_uniform(builder.seed, "start", sender)
             for message in range(p.messages):
                 slot = message % slots
@@ -73,9 +74,9 @@ class Incast(Workload):
 
 
 def _senders(p: IncastParameters, gpu_ranks: Sequence[int]) -> list[int]:
-    if p.receiver not in gpu_ranks:
-        raise PlanError(f"receiver: {p.receiver}; allowed: 0 to {max(gpu_ranks, default=0)}")
-    others = [rank for rank in gpu_ranks if rank != p.receiver]
+    if not 0 <= p.receiver < len(gpu_ranks):
+        raise PlanError(f"receiver: {p.receiver}; allowed: 0 to {max(0, len(gpu_ranks) - 1)}")
+    others = [rank for place, rank in enumerate(gpu_ranks) if place != p.receiver]
     count = len(others) if p.senders == "all" else p.senders
     if not 1 <= count <= len(others):
         allowed = f"'all' or 1 to {len(others)}" if others else "none; 1 rank has no peer"
