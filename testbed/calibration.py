@@ -98,18 +98,31 @@ def base_rtt(topology: Topology, plan: Plan) -> float:
     return 2 * topology.one_way_latency(hops)
 
 
+def fastest_time(plan: Plan, topology: Topology, *, path_mtu: int) -> float:
+    """Emulated seconds that the plan takes at least and that are not skipped."""
+    # time in which the GPUs compute and nothing is under way is skipped
+    return lower_bound(plan, link_rate=nic_rate(topology, 0), path_mtu=path_mtu, compute=False)
+
+
 def choose_dilation(
-    plan: Plan, topology: Topology, *, path_mtu: int, unit: float, cores: int | None = None
+    plan: Plan,
+    topology: Topology,
+    *,
+    path_mtu: int,
+    unit: float,
+    cores: int | None = None,
+    others: float = 0.0,
 ) -> float:
-    """The dilation for a machine whose unit takes ``unit`` seconds; two digits, rounded up."""
+    """The dilation for a machine whose unit takes ``unit`` seconds; two digits, rounded up.
+
+    ``others`` is the ``fastest_time`` of what shares the wall time with this plan.
+    """
     cores = cores or len(os.sched_getaffinity(0))
     slowness = unit / REFERENCE_SECONDS
     by_load = cpu_per_emulated_second(plan, topology, path_mtu) * slowness / (cores * UTILISATION)
     by_latency = WAKEUP_LATENCY * slowness / (RTT_SHARE * base_rtt(topology, plan))
     k = max(by_load, by_latency, 1.0)
-    # time in which the GPUs compute and nothing is under way is skipped
-    rate = nic_rate(topology, 0)
-    fastest = lower_bound(plan, link_rate=rate, path_mtu=path_mtu, compute=False)
+    fastest = fastest_time(plan, topology, path_mtu=path_mtu) + others
     if fastest > 0:
         k = max(k, min(MOST_EXTRA * k, WALL_BUDGET / fastest))
     step: float = 10.0 ** (math.floor(math.log10(k)) - 1)

@@ -25,6 +25,7 @@ from testbed.ledger import (
     build_ledger,
     total,
 )
+from testbed.model_time import model_time
 from testbed.results import (
     DROP_RECORD_LIMIT,
     CollectiveResult,
@@ -78,7 +79,7 @@ def collect(
         emulated_seconds=span,
         skipped_wall_seconds=m.skipped_seconds,
         lower_bound=_lower_bound(scenario, m, flows),
-        collective=_collective(m, flows),
+        collective=_collective(scenario, m, flows),
         job=_job(m),
         flows=flows,
         ranks=[_rank(m, report) for report in m.reports],
@@ -430,7 +431,9 @@ def _lower_bound(scenario: Scenario, m: Measurements, flows: list[FlowResult]) -
     return bound - min((flow.start for flow in flows), default=0.0)
 
 
-def _collective(m: Measurements, flows: list[FlowResult]) -> CollectiveResult | None:
+def _collective(
+    scenario: Scenario, m: Measurements, flows: list[FlowResult]
+) -> CollectiveResult | None:
     workload = create_workload(m.plan.workload)
     if not workload.is_collective:
         return None
@@ -443,12 +446,28 @@ def _collective(m: Measurements, flows: list[FlowResult]) -> CollectiveResult | 
     if not span > 0:
         return None
     reference = workload.reference(m.plan)
-    return CollectiveResult(
+    result = CollectiveResult(
         operation=m.plan.workload,
         ranks=reference.ranks or len(m.plan.gpu_ranks),
         bytes=reference.size_bytes,
         time=span,
         bus_factor=reference.bus_factor,
+    )
+    communicators = workload.communicators(m.plan)
+    if not communicators:
+        return result
+    schedule = communicators[0].schedule
+    request = schedule.request
+    return result.model_copy(
+        update={
+            "operation": request.collective.value,
+            "algorithm": schedule.algorithm,
+            "elements": request.elements,
+            "dtype": m.plan.dtype.value,
+            "reduction": m.plan.reduction.value if request.collective.reduces else None,
+            "root": request.root if request.collective.has_root else None,
+            "model_time": model_time(communicators, m.topology, path_mtu=scenario.nic.path_mtu),
+        }
     )
 
 

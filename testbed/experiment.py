@@ -1,4 +1,7 @@
-"""One variant of a scenario, run once: build, route, connect, traffic, halt; and measured."""
+"""One variant of a scenario, run: build, route, connect, traffic, halt; and measured.
+
+A fabric that stands can carry the traffic of other variants too, one after the other.
+"""
 
 from __future__ import annotations
 
@@ -119,9 +122,11 @@ class Experiment:
         )
         self._plan = routes.plan
         self._paths = routes.paths
+        self._labels = routes.labels
+        self._probe: ProbeResult | None = None
         self._timeline = FaultTimeline(scenario.faults, topology)
         self._network: Reconvergence | None = None
-        entries = routes.entries
+        self._entries = entries = routes.entries
         if self._timeline.steps or routes.recompute_interval is not None:
             self._network = Reconvergence(scenario, topology, plan)
             self._network.rehearse(self._timeline)
@@ -138,7 +143,8 @@ class Experiment:
         self.fabric.build(before_bridges=self._wait_for_controller)
         self._progress.stage(Stage.ROUTE)
         self._controller.wait_ready(CONTROLLER_TIMEOUT)
-        return Prober(self.fabric, self._plan, self._paths).run()
+        self._probe = Prober(self.fabric, self._plan, self._paths).run()
+        return self._probe
 
     def _wait_for_controller(self) -> None:
         # a switch that finds nobody waits up to a second before it tries again
@@ -147,20 +153,47 @@ class Experiment:
     def run(self) -> Measurements:
         """Everything; on return nothing of the variant is left but its files."""
         try:
-            return self._run()
+            return self.measure()
+        finally:
+            self.stop()
+
+    def measure(self) -> Measurements:
+        """The traffic, once; builds the fabric unless it stands, and leaves it standing."""
+        try:
+            return self._run(self._probe or self.build())
         except Exception:
             self.fabric.ovs.check()  # its end explains whatever else failed
             raise
-        finally:
-            self.stop()
+
+    def take(self, scenario: Scenario, plan: Plan, directory: Path) -> bool:
+        """Let the next ``measure`` run other traffic, on the fabric as it stands.
+
+        False, and nothing is changed, where the scenario differs in more than its workload, its
+        routes are others, or links do not stay as they were built. ``directory`` receives captures.
+        """
+        same = all(
+            getattr(scenario, name) == getattr(self._scenario, name)
+            for name in type(scenario).model_fields
+            if name != "workload"
+        )
+        if self._network is not None or not same:
+            return False
+        routes = plan_routes(scenario, self._topology, plan)
+        if (routes.entries, routes.labels) != (self._entries, self._labels):
+            return False
+        proven = self._paths == routes.paths and self._plan.connections == routes.plan.connections
+        if self._probe is not None and not proven:
+            self._probe = Prober(self.fabric, routes.plan, routes.paths).run()
+        self._scenario, self._directory = scenario, directory
+        self._plan, self._paths = routes.plan, routes.paths
+        return True
 
     def stop(self) -> None:
         """Take everything down. Idempotent."""
         self._controller.stop()
         self.fabric.stop()
 
-    def _run(self) -> Measurements:
-        probe = self.build()
+    def _run(self, probe: ProbeResult) -> Measurements:
         clock = EmulatedClock.shared(self._dilation)
         board = ActivityBoard(len(self._topology.servers), len(self._topology.interfaces))
         pool = ServerPool(clock, board)

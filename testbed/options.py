@@ -31,10 +31,16 @@ class OutputError(OSError):
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
     """``directory`` is this run's own, existing and empty. ``variants`` are the names of those to
-    run, in the scenario's order."""
+    run, in the scenario's order.
+
+    Each runs ``iterations`` times. With ``keep_fabric`` variants that differ in nothing but their
+    workload run on one fabric, one after the other.
+    """
 
     directory: Path
     variants: tuple[str, ...]
+    iterations: int = 1
+    keep_fabric: bool = False
 
 
 def create_run_directory(output: Path, name: str, started: datetime) -> Path:

@@ -11,14 +11,14 @@ import shutil
 import signal
 import socket
 import subprocess
-import tempfile
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from testbed.calibration import choose_dilation, measure_unit
+from testbed.calibration import choose_dilation, fastest_time, measure_unit
 from testbed.collect import collect, most_retransmitting_flow, queue_samples
-from testbed.experiment import Experiment, Measurements
+from testbed.fabric_keeper import SCRATCH, FabricKeeper, create_experiment
 from testbed.fidelity import Verdict
 from testbed.options import ExitStatus, RunOptions
 from testbed.progress import ProgressReporter, Stage
@@ -32,6 +32,7 @@ from testbed.results import (
     TopologySummary,
     VariantResult,
     check_not_empty,
+    merge_iterations,
     write_drops_csv,
     write_flows_csv,
     write_queues_csv,
@@ -49,46 +50,34 @@ from testbed.topology import Topology
 ATTEMPTS = 3
 """How often a variant is run with ``dilation: auto`` until the machine keeps up."""
 
-SCRATCH = Path("/run/rocelab")
-"""Sockets and the compiled program; on the run's own tmpfs (testbed.isolation)."""
 
+def run_scenario(
+    scenario: Scenario,
+    options: RunOptions,
+    progress: ProgressReporter,
+    on_result: Callable[[VariantResult], None] = lambda result: None,
+) -> int:
+    """Run all variants that ``options`` names and write results, charts and report.
 
-def run_scenario(scenario: Scenario, options: RunOptions, progress: ProgressReporter) -> int:
-    """Run all variants that ``options`` names and write results, charts and report."""
+    ``on_result`` is given the result of each as soon as it is there.
+    """
     started = datetime.now(UTC)
     variants = [
         (name, variant) for name, variant in resolve_variants(scenario) if name in options.variants
     ]
-    dilation = _dilation(scenario, variants, progress)
+    dilation = _dilation(scenario, variants, progress, together=options.keep_fabric)
     results: list[VariantResult] = []
     queues: dict[str, QueueSamples] = {}
-    drops: dict[str, list[DropRecord]] = {}
-    traced = -1
-    for number, (name, variant) in enumerate(variants, 1):
-        progress.variant(name, number=number, count=len(variants))
-        directory = options.directory if len(variants) == 1 else options.directory / name
-        overrides = next((v.set for v in scenario.variants if v.name == name), {})
-        for attempt in range(ATTEMPTS):
-            measurements = _run_variant(variant, dilation, directory, progress)
-            if traced < 0:
-                traced = most_retransmitting_flow(measurements)
-            result = collect(name, overrides, variant, measurements, traced_flow=traced)
-            slower = result.fidelity.dilation_enough
-            if (
-                scenario.dilation != "auto"
-                or result.fidelity.verdict is not Verdict.INVALID
-                or slower is None
-                or attempt == ATTEMPTS - 1
-            ):
-                break
-            dilation = max(1.5 * dilation, min(slower, 4 * dilation))
-            progress.note(
-                f"{name}: the machine did not keep up ({result.fidelity.reasons[0]}); "
-                f"once more with dilation {dilation:g}"
-            )
-        results.append(result)
-        queues[name] = queue_samples(measurements)
-        drops[name] = result.drops
+    with FabricKeeper(
+        dilation, progress, keep=options.keep_fabric, directory=options.directory
+    ) as fabrics:
+        runs = _Variants(scenario, options, progress, fabrics)
+        for number, (name, variant) in enumerate(variants, 1):
+            progress.variant(name, number=number, count=len(variants))
+            directory = options.directory if len(variants) == 1 else options.directory / name
+            result, queues[name] = runs.run(name, variant, directory)
+            on_result(result)
+            results.append(result)
     progress.stage(Stage.REPORT)
     run = RunResult(
         name=scenario.name,
@@ -102,8 +91,61 @@ def run_scenario(scenario: Scenario, options: RunOptions, progress: ProgressRepo
         variants=results,
         expectations=_expectations(scenario, results),
     )
-    _write(run, options.directory, queues, drops)
+    _write(run, options.directory, queues, {v.name: v.drops for v in results})
     return _status(run, progress)
+
+
+class _Variants:
+    """Runs variants: as often as asked for, and again where the machine did not keep up."""
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        options: RunOptions,
+        progress: ProgressReporter,
+        fabrics: FabricKeeper,
+    ) -> None:
+        self._scenario = scenario
+        self._iterations = options.iterations
+        self._progress = progress
+        self._fabrics = fabrics
+        self._traced = -1
+
+    def run(
+        self, name: str, variant: Scenario, directory: Path
+    ) -> tuple[VariantResult, QueueSamples]:
+        """The result, and the queues of the last run behind it."""
+        overrides = next((v.set for v in self._scenario.variants if v.name == name), {})
+        for attempt in range(ATTEMPTS):
+            results = []
+            for _ in range(self._iterations):
+                measurements = self._fabrics.measure(variant, directory)
+                if self._traced < 0:
+                    self._traced = most_retransmitting_flow(measurements)
+                results.append(
+                    collect(name, overrides, variant, measurements, traced_flow=self._traced)
+                )
+            result = merge_iterations(results)
+            if attempt == ATTEMPTS - 1 or not self._slow_down(result):
+                break
+        return result, queue_samples(measurements)
+
+    def _slow_down(self, result: VariantResult) -> bool:
+        """Whether a larger dilation is worth another attempt; it is in force then."""
+        slower = result.fidelity.dilation_enough
+        if (
+            self._scenario.dilation != "auto"
+            or result.fidelity.verdict is not Verdict.INVALID
+            or slower is None
+        ):
+            return False
+        dilation = self._fabrics.dilation
+        self._fabrics.dilation = dilation = max(1.5 * dilation, min(slower, 4 * dilation))
+        self._progress.note(
+            f"{result.name}: the machine did not keep up ({result.fidelity.reasons[0]}); "
+            f"once more with dilation {dilation:g}"
+        )
+        return True
 
 
 def run_shell(scenario: Scenario, options: RunOptions, progress: ProgressReporter) -> int:
@@ -113,7 +155,7 @@ def run_shell(scenario: Scenario, options: RunOptions, progress: ProgressReporte
 
     name, variant = resolve_variants(scenario)[0]
     dilation = _dilation(scenario, [(name, variant)], progress)
-    experiment = _experiment(variant, dilation, options.directory, progress)
+    experiment = create_experiment(variant, dilation, options.directory, progress)
     try:
         experiment.build()
         progress.note(
@@ -134,43 +176,31 @@ def run_shell(scenario: Scenario, options: RunOptions, progress: ProgressReporte
 
 
 def _dilation(
-    scenario: Scenario, variants: list[tuple[str, Scenario]], progress: ProgressReporter
+    scenario: Scenario,
+    variants: list[tuple[str, Scenario]],
+    progress: ProgressReporter,
+    *,
+    together: bool = False,
 ) -> float:
-    """One dilation for all variants, so that they can be compared."""
+    """One dilation for all variants, so that they can be compared.
+
+    Those that run ``together`` share the wall time that one of them might take otherwise.
+    """
     if scenario.dilation != "auto":
         return scenario.dilation
     unit = measure_unit()
-    chosen = 1.0
+    planned = []
     for _, variant in variants:
         topology = build_topology(variant)
-        plan = plan_traffic(variant, topology)
-        needed = choose_dilation(plan, topology, path_mtu=variant.nic.path_mtu, unit=unit)
+        planned.append((variant.nic.path_mtu, topology, plan_traffic(variant, topology)))
+    times = [fastest_time(plan, topology, path_mtu=mtu) for mtu, topology, plan in planned]
+    chosen = 1.0
+    for (mtu, topology, plan), own in zip(planned, times, strict=True):
+        others = sum(times) - own if together else 0.0
+        needed = choose_dilation(plan, topology, path_mtu=mtu, unit=unit, others=others)
         chosen = max(chosen, needed)
     progress.note(f"dilation {chosen:g}: one emulated microsecond takes {chosen * 1e-3:.3g} ms")
     return chosen
-
-
-def _experiment(
-    variant: Scenario, dilation: float, directory: Path, progress: ProgressReporter
-) -> Experiment:
-    topology = build_topology(variant)
-    SCRATCH.mkdir(exist_ok=True)
-    return Experiment(
-        variant,
-        topology,
-        plan_traffic(variant, topology),
-        dilation=dilation,
-        directory=directory,
-        scratch=Path(tempfile.mkdtemp(dir=SCRATCH)),
-        progress=progress,
-    )
-
-
-def _run_variant(
-    variant: Scenario, dilation: float, directory: Path, progress: ProgressReporter
-) -> Measurements:
-    directory.mkdir(exist_ok=True)
-    return _experiment(variant, dilation, directory, progress).run()
 
 
 def _expectations(scenario: Scenario, results: list[VariantResult]) -> list[ExpectationResult]:

@@ -38,8 +38,10 @@ __all__ = [
     "find_scenario",
     "load_scenario",
     "plan_traffic",
+    "read_document",
     "resolve_variants",
     "scenario_files",
+    "scenario_from_document",
 ]
 
 DEFAULT_VARIANT = "default"
@@ -92,15 +94,36 @@ def load_scenario(
     ``capture`` names interfaces to record besides those in the file. Raises ScenarioError.
     """
     path = find_scenario(path_or_name)
+    document = read_document(path)
+    return scenario_from_document(document, overrides, capture=capture, origin=str(path))
+
+
+def read_document(path_or_name: str | Path) -> dict[str, Any]:
+    """What a scenario's file holds, before it is validated. Raises ScenarioError."""
+    path = find_scenario(path_or_name)
     try:
-        document = apply_overrides(read_mapping(path), dict(map(parse_assignment, overrides)))
-        if extra := list(capture):
-            listed = document.get("capture") or []
-            document["capture"] = [*listed, *extra] if isinstance(listed, list) else listed
-        scenario = _validate(document)
-        _check(scenario)
-    except (StrictYamlError, OverrideError, ScenarioError) as error:
+        return read_mapping(path)
+    except StrictYamlError as error:
         raise ScenarioError(f"{path}: {_readable(str(error))}") from error
+
+
+def scenario_from_document(
+    document: Mapping[str, Any],
+    overrides: Iterable[str] = (),
+    *,
+    capture: Iterable[str] = (),
+    origin: str,
+) -> Scenario:
+    """As ``load_scenario``, but for a plain mapping; ``origin`` begins every error's message."""
+    try:
+        changed = apply_overrides(document, dict(map(parse_assignment, overrides)))
+        if extra := list(capture):
+            listed = changed.get("capture") or []
+            changed["capture"] = [*listed, *extra] if isinstance(listed, list) else listed
+        scenario = _validate(changed)
+        _check(scenario)
+    except (OverrideError, ScenarioError) as error:
+        raise ScenarioError(f"{origin}: {_readable(str(error))}") from error
     return scenario
 
 

@@ -10,6 +10,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field
 
 from testbed.units import Size
+from traffic.collectives.communicators import Communicator
 from traffic.locations import RankLocation
 from traffic.payload import verify_messages
 from traffic.plan import MAX_MESSAGE_BYTES, Flow, Plan, PlanError, QpScaling, WorkloadParameters
@@ -136,6 +137,10 @@ class Workload(abc.ABC):
     def job(self, plan: Plan) -> JobReference | None:
         """What the plan's times refer to; None unless ranks compute as well as communicate."""
         return None
+
+    def communicators(self, plan: Plan) -> Sequence[Communicator]:
+        """Who carries out a single collective, and how; none where the plan is something else."""
+        return ()
 
     def verify(self, plan: Plan, rank: int, memory: Any) -> int:
         """Number of wrong elements of ``plan.dtype`` in a rank's memory after the traffic."""

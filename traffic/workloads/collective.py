@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import pairwise
@@ -146,6 +147,11 @@ class CollectiveWorkload(Workload):
             bus_factor=bus_factor(request.collective, request.ranks),
             ranks=len({rank for communicator in communicators for rank in communicator.ranks}),
         )
+
+    def communicators(self, plan: Plan) -> Sequence[Communicator]:
+        """All that do the collective, at once."""
+        p: Any = plan.parameters
+        return _communicators(p, plan.gpu_ranks, plan.seed)[0]
 
     def verify(self, plan: Plan, rank: int, memory: Any) -> int:
         """Compare with the numbers that numpy gives in the schedule's own order of additions.

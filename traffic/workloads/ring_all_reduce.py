@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, Literal
 
@@ -56,6 +57,11 @@ class RingAllReduce(Workload):
         p: Any = plan.parameters
         ranks = len(members(p.ranks, plan.gpu_ranks))
         return Reference(plan.payload_bytes, p.size, 2 * (ranks - 1) / ranks, ranks)
+
+    def communicators(self, plan: Plan) -> Sequence[Communicator]:
+        """The ring, with all its channels."""
+        p: Any = plan.parameters
+        return (_communicator(p, members(p.ranks, plan.gpu_ranks), p.size),)
 
     def verify(self, plan: Plan, rank: int, memory: Any) -> int:
         """Compare with the numbers that numpy gives in the ring's own order of addition.

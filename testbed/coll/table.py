@@ -1,0 +1,105 @@
+"""nccl-tests' table, out of place only, in 80 columns: the model's time takes the in-place half."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+
+from testbed.fidelity import Verdict
+from testbed.results import CollectiveResult, RunResult, VariantResult
+
+_COLUMNS = (
+    # title, unit, width
+    ("size", "(B)", 10),
+    ("count", "(elements)", 10),
+    ("type", "", 6),
+    ("redop", "", 6),
+    ("root", "", 5),
+    ("time", "(us)", 8),
+    ("algbw", "(GB/s)", 7),
+    ("busbw", "(GB/s)", 7),
+    ("#wrong", "", 7),
+    ("model", "(us)", 8),
+    ("ratio", "", 6),
+)
+
+_TYPE_NAMES = {"float32": "float", "float16": "half"}
+"""As nccl-tests calls them; others have the same name."""
+
+_PER_RANK = frozenset(
+    {"all-gather", "reduce-scatter", "gather", "scatter", "all-to-all", "all-to-allv"}
+)
+"""Collectives whose count is that of one rank's share (nccl-tests, src/*.cu: paramCount)."""
+
+
+def header(*, ranks: int, channels: int, iterations: int) -> list[str]:
+    """The lines above the rows."""
+    titles = "".join(title.rjust(width) for title, _, width in _COLUMNS)
+    units = "".join(unit.rjust(width) for _, unit, width in _COLUMNS)
+    return [
+        f"# {ranks} ranks, {channels} channel{'s' if channels > 1 else ''}, "
+        f"{iterations} iteration{'s' if iterations > 1 else ''}; out of place only",
+        "# model: pipelined alpha-beta model of the algorithm; ratio: time over it",
+        "#",
+        f"#{titles[1:]}".rstrip(),
+        f"#{units[1:]}".rstrip(),
+    ]
+
+
+def algorithm_line(algorithm: str) -> str:
+    """The line above the rows of an algorithm."""
+    return f"# algorithm: {algorithm}"
+
+
+def row(variant: VariantResult) -> str:
+    """One line of results, with a note on what is not as it should be."""
+    collective = variant.collective
+    wrong = variant.metrics.get("wrong_elements")
+    if collective is None:
+        return f"# {variant.name}: did not come to its end"
+    cells = (
+        str(collective.bytes),
+        str(_count(collective)),
+        _TYPE_NAMES.get(collective.dtype, collective.dtype),
+        collective.reduction or "none",
+        "-1" if collective.root is None else str(collective.root),
+        _adaptive(collective.time * 1e6),
+        _adaptive(collective.algbw / 8e9),
+        _adaptive(collective.busbw / 8e9),
+        "N/A" if wrong is None else str(wrong),
+        _adaptive(collective.model_time * 1e6) if collective.model_time else "N/A",
+        f"{collective.time / collective.model_time:.2f}" if collective.model_time else "N/A",
+    )
+    line = "".join(c.rjust(width) for c, (_, _, width) in zip(cells, _COLUMNS, strict=True))
+    verdict = variant.fidelity.verdict
+    return line if verdict is Verdict.FAITHFUL else f"{line}  {verdict}"
+
+
+def footer(result: RunResult) -> list[str]:
+    """The lines below the rows: wrong values and the mean bus bandwidth, as nccl-tests has them."""
+    wrong = sum(int(v.metrics.get("wrong_elements") or 0) for v in result.variants)
+    known = [v.collective.busbw / 8e9 for v in result.variants if v.collective]
+    lines = [f"# Out of bounds values : {wrong} {'OK' if wrong == 0 else 'FAILED'}"]
+    if known:
+        lines.append(f"# Avg bus bandwidth    : {statistics.fmean(known):g}")
+    return lines
+
+
+def _count(collective: CollectiveResult) -> int:
+    elements = collective.elements or 0
+    if collective.operation in _PER_RANK:
+        return -(-elements // collective.ranks)
+    return elements
+
+
+def _adaptive(value: float) -> str:
+    """Digits as nccl-tests prints them: 12.34, 123.4, 12345."""
+    if value >= 9999.5:
+        return f"{value:.0f}"
+    return f"{value:.1f}" if value >= 99.95 else f"{value:.2f}"
+
+
+def average_busbw(variants: Sequence[VariantResult]) -> float | None:
+    """Mean bus bandwidth in bit/s over the variants that came to their end."""
+    known = [v.collective.busbw for v in variants if v.collective]
+    return statistics.fmean(known) if known else None
