@@ -54,6 +54,8 @@ def _emptiness(variant: VariantResult) -> str:
         return "no flow sent a packet"
     if not any(flow.delivered_bytes for flow in variant.flows):
         return "no byte was delivered"
+    if variant.faults and any(flow.status.startswith("IBV_WC_") for flow in variant.flows):
+        return ""  # that a fault ends everything with error completions is a result, too
     if all(flow.finish is None for flow in variant.flows):
         states = ", ".join(sorted({flow.status for flow in variant.flows}))
         return f"none of {len(variant.flows)} flows completed ({states})"

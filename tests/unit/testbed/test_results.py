@@ -17,6 +17,7 @@ from testbed.results import (
     CollectiveResult,
     DropRecord,
     EmptyResultError,
+    FaultRecord,
     FlowResult,
     JobRankTimes,
     JobResult,
@@ -202,6 +203,15 @@ def test_an_empty_run_is_never_a_success(result, flows, message):
         check_not_empty(with_flows(result, *flows))
     with pytest.raises(EmptyResultError, match="no variant"):
         check_not_empty(result.model_copy(update={"variants": []}))
+
+
+def test_a_run_that_a_fault_ended_is_not_empty(result):
+    fault = FaultRecord(time=1e-6, what="switch down", subject="leaf1")
+    ended = flow(finish=None, status="IBV_WC_RETRY_EXC_ERR")
+    unfinished = flow(finish=None, status="unfinished")
+    check_not_empty(with_flows(result, ended, unfinished, faults=[fault]))
+    with pytest.raises(EmptyResultError, match="unfinished"):
+        check_not_empty(with_flows(result, unfinished, faults=[fault]))
 
 
 def test_a_run_with_results_is_not_empty(result):
