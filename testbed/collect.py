@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import asdict
 from typing import Any, get_args
 
 import numpy as np
 
 from testbed.asic.mmu import CLASSES, REASONS, UNLIMITED, Drop
-from testbed.calibration import base_rtt, nic_rate
+from testbed.calibration import base_rtt
+from testbed.durations import collective_result, job_result, least_time, traffic_span
 from testbed.equal_cost import equal_cost_interfaces
 from testbed.experiment import Measurements
 from testbed.fidelity import Fidelity, FidelityMeasurements, Lateness, judge
@@ -25,15 +25,11 @@ from testbed.ledger import (
     build_ledger,
     total,
 )
-from testbed.model_time import model_time
 from testbed.results import (
     DROP_RECORD_LIMIT,
-    CollectiveResult,
     DropRecord,
     FaultRecord,
     FlowResult,
-    JobRankTimes,
-    JobResult,
     PathChange,
     PortResult,
     PsnEvent,
@@ -47,14 +43,10 @@ from testbed.results import (
 )
 from testbed.schema import Scenario
 from testbed.topology import NodeKind
-from traffic.bounds import ETHERNET_OVERHEAD, PACKET_HEADERS, lower_bound
-from traffic.executor import KINDS
+from traffic.bounds import ETHERNET_OVERHEAD, PACKET_HEADERS
 from traffic.nic import is_data_opcode
-from traffic.plan import OpKind
 from traffic.rank import ConnectionReport
-from traffic.rank_times import RankTimes, rank_times
 from traffic.server import PortReport, RankReport
-from traffic.workloads import create_workload
 
 UNFINISHED = "unfinished"
 """Status of a flow that neither completed nor failed before the run was stopped."""
@@ -69,7 +61,7 @@ def collect(
     flows = _flows(m)
     drops = _drops(m)
     ledger = _ledger(m)
-    span = _span(m, flows)
+    span = traffic_span(m, flows)
     result = VariantResult(
         name=name,
         overrides=overrides,
@@ -78,9 +70,9 @@ def collect(
         wall_seconds=m.wall_seconds,
         emulated_seconds=span,
         skipped_wall_seconds=m.skipped_seconds,
-        lower_bound=_lower_bound(scenario, m, flows),
-        collective=_collective(scenario, m, flows),
-        job=_job(m),
+        lower_bound=least_time(scenario, m, flows),
+        collective=collective_result(scenario, m, flows),
+        job=job_result(m),
         flows=flows,
         ranks=[_rank(m, report) for report in m.reports],
         ports=_ports(m),
@@ -413,112 +405,6 @@ def _unsampled_share(m: Measurements) -> float:
     """Share of the run in gaps between samples that are longer than a base RTT."""
     least = base_rtt(m.topology, m.plan) * m.dilation
     return sum(gap for gap in m.telemetry.gaps if gap > least) / max(m.wall_seconds, 1e-9)
-
-
-def _lower_bound(scenario: Scenario, m: Measurements, flows: list[FlowResult]) -> float:
-    """From the first start, as the duration is, which need not be the beginning of the run."""
-    rate = max(nic_rate(m.topology, rank.rank) for rank in m.topology.ranks)
-    hops = min(
-        (m.topology.switch_hops(c.source_rank, c.destination_rank) for c in m.plan.connections),
-        default=1,
-    )
-    bound = lower_bound(
-        m.plan,
-        link_rate=rate,
-        path_mtu=scenario.nic.path_mtu,
-        latency=m.topology.one_way_latency(hops),
-    )
-    return bound - min((flow.start for flow in flows), default=0.0)
-
-
-def _collective(
-    scenario: Scenario, m: Measurements, flows: list[FlowResult]
-) -> CollectiveResult | None:
-    workload = create_workload(m.plan.workload)
-    if not workload.is_collective:
-        return None
-    parts = [flows[flow.index] for flow in workload.collective_flows(m.plan)]
-    finishes = [flow.finish for flow in parts if flow.finish is not None]
-    if len(finishes) < len(parts) or not parts:
-        return None  # what did not come to its end has no time
-    begin, end = _beside_the_network(m, with_compute=False)
-    span = max(*finishes, end) - min(begin, *(flow.start for flow in parts))
-    if not span > 0:
-        return None
-    reference = workload.reference(m.plan)
-    result = CollectiveResult(
-        operation=m.plan.workload,
-        ranks=reference.ranks or len(m.plan.gpu_ranks),
-        bytes=reference.size_bytes,
-        time=span,
-        bus_factor=reference.bus_factor,
-    )
-    communicators = workload.communicators(m.plan)
-    if not communicators:
-        return result
-    schedule = communicators[0].schedule
-    request = schedule.request
-    return result.model_copy(
-        update={
-            "operation": request.collective.value,
-            "algorithm": schedule.algorithm,
-            "elements": request.elements,
-            "dtype": m.plan.dtype.value,
-            "reduction": m.plan.reduction.value if request.collective.reduces else None,
-            "root": request.root if request.collective.has_root else None,
-            "model_time": model_time(communicators, m.topology, path_mtu=scenario.nic.path_mtu),
-        }
-    )
-
-
-def _span(m: Measurements, flows: list[FlowResult]) -> float:
-    """Seconds from the first to the last event of the traffic, computations included."""
-    begin, end = _beside_the_network(m, with_compute=True)
-    begin = min([begin, *(flow.start for flow in flows)])
-    finishes = [flow.finish for flow in flows if flow.finish is not None]
-    return (max(*finishes, end) if finishes else m.end_time) - begin
-
-
-def _beside_the_network(m: Measurements, *, with_compute: bool) -> tuple[float, float]:
-    """When the first transfer over NVLink began and the last was complete.
-
-    With computations, if asked for. Infinity and minus infinity where there are none.
-    """
-    wanted = [KINDS.index(OpKind.LOCAL_SEND)]
-    if with_compute:
-        wanted.append(KINDS.index(OpKind.COMPUTE))
-    begin, end = math.inf, -math.inf
-    for timeline in (report.timeline for report in m.reports):
-        chosen = np.isin(np.frombuffer(timeline.kind, dtype=np.uint8), wanted)
-        started = np.frombuffer(timeline.started)[chosen]
-        finished = np.frombuffer(timeline.finished)[chosen]
-        begin = np.fmin.reduce(started, initial=begin)
-        end = np.fmax.reduce(finished, initial=end)
-    return float(begin), float(end)
-
-
-def _job(m: Measurements) -> JobResult | None:
-    """What the ranks of a training job or trace did; None for other work, or what did not end."""
-    reference = create_workload(m.plan.workload).job(m.plan)
-    if reference is None:
-        return None
-    timelines = {report.rank: report.timeline for report in m.reports}
-    times = rank_times(m.plan, timelines, reference.ranks)
-    if times is None:
-        return None
-    return JobResult(
-        iterations=reference.iterations,
-        iteration_time=_duration_of(times[0]) / reference.iterations,
-        tokens=reference.tokens,
-        size_scale=reference.size_scale,
-        time_scale=reference.time_scale,
-        notes=list(reference.notes),
-        ranks=[JobRankTimes.model_validate(asdict(rank)) for rank in times],
-    )
-
-
-def _duration_of(rank: RankTimes) -> float:
-    return rank.compute + rank.exposed_communication + rank.waiting
 
 
 def _psn_trace(
