@@ -1,4 +1,4 @@
-"""`rocelab`, the command line: run | plan | list | report | doctor | shell.
+"""`rocelab`, the command line: run | coll | plan | list | report | doctor | shell.
 
 Everything heavy is imported inside the command that needs it, so that `--help` answers at once.
 Errors are one line on standard error; results go to standard output; see ExitStatus for what is
@@ -7,29 +7,40 @@ returned.
 
 from __future__ import annotations
 
-import contextlib
 import os
-import shlex
-import signal
 import sys
-import traceback
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from datetime import datetime
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.exceptions import TyperException
 
-from testbed.options import (
-    ExitStatus,
-    OutputError,
-    RunOptions,
-    create_run_directory,
-    give_to_caller_of_sudo,
-    point_latest_at,
+from testbed.arguments import (
+    DilationOption,
+    OutputOption,
+    PcapOption,
+    QuietOption,
+    ScenarioArgument,
+    SetOption,
+    VariantOption,
 )
+from testbed.coll.command import coll
+from testbed.launching import (
+    BROKEN_OFF,
+    INTERRUPTED,
+    CommandError,
+    complain,
+    create_console,
+    errors_logged,
+    isolated,
+    new_run_directory,
+    require_machine,
+    require_memory,
+    silence_stdout,
+    tell_end,
+)
+from testbed.options import ExitStatus, RunOptions, point_latest_at
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -38,17 +49,6 @@ if TYPE_CHECKING:
     from testbed.progress import ProgressReporter
     from testbed.schema import Scenario
 
-SIGNALLED = 128
-"""Added to the number of the signal that ended a run, as shells do."""
-
-MEMORY_SHARE = 0.75
-"""Of the machine's memory, what payload may take; the rest is for programs and packets."""
-
-BROKEN_OFF = 100
-"""Status of a run's inner process that has said in one line why there is no result."""
-
-INTERRUPTED = SIGNALLED + signal.SIGINT
-
 app = typer.Typer(
     add_completion=False,
     rich_markup_mode=None,
@@ -56,39 +56,6 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="RoCELab: emulates RoCEv2 fabrics for AI training, packet by packet.",
 )
-
-ScenarioArgument = Annotated[
-    str, typer.Argument(metavar="SCENARIO", help="A scenario file, or the name of one.")
-]
-SetOption = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="FIELD=VALUE", help="Override a field, e.g. nic.timeout=10."),
-]
-DilationOption = Annotated[
-    str | None,
-    typer.Option(
-        "--dilation", metavar="auto|N", help="Wall seconds per emulated second; auto measures."
-    ),
-]
-VariantOption = Annotated[
-    list[str] | None, typer.Option("--variant", metavar="NAME", help="Only this variant.")
-]
-PcapOption = Annotated[
-    list[str] | None,
-    typer.Option("--pcap", metavar="INTERFACE", help="Record it, e.g. leaf1-spine1."),
-]
-OutputOption = Annotated[Path, typer.Option("--output", metavar="DIRECTORY", help="For results.")]
-QuietOption = Annotated[
-    bool, typer.Option("--quiet", "-q", help="No progress, one line at the end.")
-]
-
-
-class CommandError(Exception):
-    """The command ends here, with one line and a status."""
-
-    def __init__(self, message: str, status: ExitStatus) -> None:
-        super().__init__(message)
-        self.status = status
 
 
 @app.command()
@@ -111,20 +78,23 @@ def run(
 
     loaded = _load(scenario, set_, dilation, pcap)
     variants = _choose_variants(loaded, variant)
-    _require_machine()
-    _require_memory(loaded, variants)
+    require_machine()
+    require_memory(loaded, variants)
     progress = create_progress(sys.stderr, quiet=quiet or json)
-    directory = _run_directory(output, loaded.name)
+    directory = new_run_directory(output, loaded.name)
     options = RunOptions(directory=directory, variants=variants)
-    status = _isolated(lambda: _run_inside(loaded, options, progress), directory)
+    status = isolated(lambda: _run_inside(loaded, options, progress), directory)
     if status >= BROKEN_OFF:
-        return _tell_end(status, directory)
+        return tell_end(status, directory)
     try:
         _print_outcome(directory, status, quiet=quiet, as_json=json)
         sys.stdout.flush()
     except BrokenPipeError:
-        _silence_stdout()
+        silence_stdout()
     return status
+
+
+app.command()(coll)
 
 
 @app.command()
@@ -197,7 +167,7 @@ def plan(
     chosen = _choose_variants(loaded, variant)
     if given:
         return _plan_schemes(loaded, chosen[0], given)
-    print_plan(loaded, _console(), chosen)
+    print_plan(loaded, create_console(), chosen)
     _write_plan_files(loaded, chosen, draw, export_topology, topology_format)
     return ExitStatus.OK
 
@@ -235,7 +205,7 @@ def doctor() -> int:
     from testbed.doctor import State, examine
 
     checks = examine()
-    _print_checks(checks, _console())
+    _print_checks(checks, create_console())
     lacking = any(check.critical and check.state is State.MISSING for check in checks)
     return ExitStatus.MACHINE if lacking else ExitStatus.OK
 
@@ -251,12 +221,12 @@ def shell(
     from testbed.progress import create_progress
 
     loaded = _load(scenario, set_, dilation, None)
-    _require_machine()
+    require_machine()
     progress = create_progress(sys.stderr, quiet=False)
-    directory = _run_directory(output, f"{loaded.name}-shell")
+    directory = new_run_directory(output, f"{loaded.name}-shell")
     options = RunOptions(directory=directory, variants=_choose_variants(loaded, None)[:1])
-    status = _isolated(lambda: _shell_inside(loaded, options, progress), directory)
-    return _tell_end(status, directory) if status >= BROKEN_OFF else status
+    status = isolated(lambda: _shell_inside(loaded, options, progress), directory)
+    return tell_end(status, directory) if status >= BROKEN_OFF else status
 
 
 def main() -> None:
@@ -273,19 +243,14 @@ def invoke(arguments: Sequence[str]) -> int:
         sys.stdout.flush()
         return int(status or 0)
     except CommandError as error:
-        return _complain(str(error), error.status)
+        return complain(str(error), error.status)
     except TyperException as error:
-        return _complain(error.format_message(), ExitStatus.USAGE)
+        return complain(error.format_message(), ExitStatus.USAGE)
     except (typer.Abort, KeyboardInterrupt):
-        return _complain("interrupted", INTERRUPTED)
+        return complain("interrupted", INTERRUPTED)
     except (BrokenPipeError, SystemExit):  # the latter is Typer's answer to the former
-        _silence_stdout()
+        silence_stdout()
         return ExitStatus.OK
-
-
-def _silence_stdout() -> None:
-    """Whoever read our output has left; give the interpreter nothing to flush at exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _open_standard_streams() -> None:
@@ -298,19 +263,6 @@ def _open_standard_streams() -> None:
             os.set_inheritable(number, True)
             name = ("stdin", "stdout", "stderr")[number]
             setattr(sys, name, os.fdopen(number, mode, closefd=False))
-
-
-def _complain(message: str, status: int) -> int:
-    text = "".join(c if c.isprintable() else repr(c)[1:-1] for c in " ".join(message.split()))
-    with contextlib.suppress(BrokenPipeError):
-        print(f"rocelab: {text}", file=sys.stderr)
-    return int(status)
-
-
-def _console(*, stderr: bool = False) -> Console:
-    from rich.console import Console
-
-    return Console(highlight=False, stderr=stderr)
 
 
 def _load(
@@ -334,9 +286,9 @@ def _plan_schemes(scenario: Scenario, variant: str, options: dict[str, Any]) -> 
         if name not in ("routing", "seeds", "failed_links") or "routing" not in options:
             needed = "--routing or --gpus" if name in ("seeds", "failed_links") else "--gpus"
             raise CommandError(f"--{name.replace('_', '-')} goes with {needed}", ExitStatus.USAGE)
-    bar = _console(stderr=True)
+    bar = create_console(stderr=True)
     try:
-        print_scenario_loads(scenario, variant, console=_console(), bar=bar, **options)
+        print_scenario_loads(scenario, variant, console=create_console(), bar=bar, **options)
     except ValueError as error:
         raise CommandError(str(error), ExitStatus.USAGE) from error
     return ExitStatus.OK
@@ -346,7 +298,9 @@ def _plan_at_scale(gpus: int, options: dict[str, Any]) -> int:
     from testbed.plan_scale import ScaleOptions, print_scale_plan
 
     try:
-        print_scale_plan(ScaleOptions(gpus=gpus, **options), _console(), _console(stderr=True))
+        print_scale_plan(
+            ScaleOptions(gpus=gpus, **options), create_console(), create_console(stderr=True)
+        )
     except ValueError as error:
         raise CommandError(str(error), ExitStatus.USAGE) from error
     return ExitStatus.OK
@@ -389,103 +343,18 @@ def _write_plan_files(
         raise CommandError(str(error), ExitStatus.USAGE) from error
 
 
-def _require_machine() -> None:
-    """Raise CommandError if a run cannot even begin on this machine."""
-    from testbed.doctor import SYSTEM_PATH, critical_problems
-
-    if os.geteuid() != 0:
-        program = Path(sys.argv[0]).resolve()
-        module = program == Path(__file__).resolve()  # python -m testbed.cli
-        start = [sys.executable, "-m", "testbed.cli"] if module else [str(program)]
-        command = shlex.join(["sudo", *start, *sys.argv[1:]])
-        raise CommandError(f"needs root; run: {command}", ExitStatus.MACHINE)
-    os.environ["PATH"] = SYSTEM_PATH
-    problems = critical_problems()
-    if problems:
-        more = f" (and {len(problems) - 1} more; see: rocelab doctor)" if problems[1:] else ""
-        raise CommandError(problems[0] + more, ExitStatus.MACHINE)
-
-
-def _require_memory(scenario: Scenario, variants: tuple[str, ...]) -> None:
-    """Raise CommandError if the registered memory of all ranks does not fit into this machine."""
-    from testbed.scenario import build_topology, plan_traffic, resolve_variants
-
-    present = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    for name, variant in resolve_variants(scenario):
-        if name not in variants:
-            continue
-        plan = plan_traffic(variant, build_topology(variant))
-        needed = sum(memory.total for memory in plan.memory)
-        if needed > present * MEMORY_SHARE:
-            raise CommandError(
-                f"the ranks of {name} need {needed / 2**30:.1f} GiB of memory for their payload; "
-                f"this machine has {present / 2**30:.1f} GiB in all: send smaller messages",
-                ExitStatus.MACHINE,
-            )
-
-
-def _run_directory(output: Path, name: str) -> Path:
-    try:
-        return create_run_directory(output, name, datetime.now())
-    except OutputError as error:
-        raise CommandError(str(error), ExitStatus.USAGE) from error
-
-
-def _isolated(function: Callable[[], int], directory: Path) -> int:
-    from testbed.isolation import IsolationError, run_isolated
-
-    try:
-        return run_isolated(function)
-    except IsolationError as error:
-        message = f"this machine gives a run no namespaces of its own: {error}"
-        raise CommandError(message, ExitStatus.MACHINE) from error
-    finally:
-        if any(directory.iterdir()):
-            give_to_caller_of_sudo(directory)
-        else:
-            directory.rmdir()
-
-
-def _tell_end(status: int, directory: Path) -> int:
-    """Say what ended a run before its time, if that was not said; returns the status."""
-    if status == BROKEN_OFF:
-        return ExitStatus.INVALID
-    number = status - SIGNALLED
-    logs = f"; logs are in {directory}" if directory.exists() else ""
-    name = signal.Signals(number).name
-    if number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        return _complain(f"interrupted by {name}{logs}", status)
-    return _complain(f"the run was killed by {name}{logs}", ExitStatus.INVALID)
-
-
 def _run_inside(scenario: Scenario, options: RunOptions, progress: ProgressReporter) -> int:
     from testbed.runner import run_scenario
 
-    with _errors_logged(options.directory), progress:
+    with errors_logged(options.directory), progress:
         return int(run_scenario(scenario, options, progress))
 
 
 def _shell_inside(scenario: Scenario, options: RunOptions, progress: ProgressReporter) -> int:
     from testbed.runner import run_shell
 
-    with _errors_logged(options.directory), progress:
+    with errors_logged(options.directory), progress:
         return int(run_shell(scenario, options, progress))
-
-
-@contextmanager
-def _errors_logged(directory: Path) -> Iterator[None]:
-    """Turn an unforeseen error into one line and a log beside the results; status 3."""
-    try:
-        yield
-    except Exception as error:
-        log = directory / "error.log"
-        details = f"details: {log}"
-        try:
-            log.write_text(traceback.format_exc(), encoding="utf-8")
-        except OSError as unwritable:  # such as a full disk
-            details = f"{log}: {unwritable.strerror}"
-        _complain(f"{type(error).__name__}: {error} ({details})", ExitStatus.INVALID)
-        raise SystemExit(BROKEN_OFF) from error
 
 
 def _print_outcome(directory: Path, status: int, *, quiet: bool, as_json: bool) -> None:
@@ -503,7 +372,7 @@ def _print_outcome(directory: Path, status: int, *, quiet: bool, as_json: bool) 
     elif quiet:
         print(summary.one_line(result, directory))
     else:
-        print_summary(result, directory / REPORT_FILE, _console())
+        print_summary(result, directory / REPORT_FILE, create_console())
 
 
 def _print_checks(checks: Sequence[Check], console: Console) -> None:

@@ -55,18 +55,24 @@ class ProgressReporter(Protocol):
     def note(self, text: str) -> None:
         """Say something once, such as the dilation that was chosen."""
 
+    def result(self, line: str) -> None:
+        """Print a line of results to standard output, whatever else is on the screen."""
 
-def create_progress(stream: TextIO, *, quiet: bool) -> ProgressReporter:
-    """The reporter that suits a stream: live for a terminal, lines for a file or pipe."""
+
+def create_progress(stream: TextIO, *, quiet: bool, transient: bool = False) -> ProgressReporter:
+    """The reporter that suits a stream: live for a terminal, lines for a file or pipe.
+
+    With ``transient`` the live one leaves nothing on the screen when it ends.
+    """
     if quiet:
         return QuietProgress()
     if stream.isatty():
-        return LiveProgress(stream)
+        return LiveProgress(stream, transient=transient)
     return PlainProgress(stream)
 
 
 class QuietProgress:
-    """Says nothing."""
+    """Says nothing, but prints results."""
 
     def __enter__(self) -> Self:
         return self
@@ -90,6 +96,11 @@ class QuietProgress:
 
     def note(self, text: str) -> None:
         """Say nothing."""
+
+    def result(self, line: str) -> None:
+        """Print it."""
+        with contextlib.suppress(BrokenPipeError):  # nobody reads any more; the run goes on
+            print(line, flush=True)
 
 
 class PlainProgress(QuietProgress):
@@ -130,8 +141,9 @@ class PlainProgress(QuietProgress):
 class LiveProgress(QuietProgress):
     """A bar per variant with the stage, emulated and wall time, redrawn in place."""
 
-    def __init__(self, stream: TextIO) -> None:
+    def __init__(self, stream: TextIO, *, transient: bool = False) -> None:
         self._stream = stream
+        self._transient = transient
         self._progress: Progress | None = None
         self._console: Console | None = None
         self._task: TaskID | None = None
@@ -147,6 +159,8 @@ class LiveProgress(QuietProgress):
             TaskProgressColumn(),
             TextColumn("{task.fields[times]}", markup=False),
             console=self._console,
+            transient=self._transient,
+            redirect_stdout=False,
         )
         self._progress.start()
         return self
@@ -164,6 +178,8 @@ class LiveProgress(QuietProgress):
         """Begin a new bar."""
         if self._progress is not None:
             self._finish()
+            if self._transient and self._task is not None:
+                self._progress.remove_task(self._task)
             self._task = self._progress.add_task(name, total=1.0, times="")
 
     def stage(self, stage: Stage) -> None:
@@ -185,6 +201,14 @@ class LiveProgress(QuietProgress):
         """Write the text above the bar."""
         if self._console is not None:
             self._console.print(text, markup=False)
+
+    def result(self, line: str) -> None:
+        """Take the bars away for a moment: standard output may be the same terminal."""
+        if self._progress is not None:
+            self._progress.stop()
+        super().result(line)
+        if self._progress is not None:
+            self._progress.start()
 
     def _finish(self) -> None:
         if self._progress is not None and self._task is not None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable
 
+from testbed.coll.crossover import crossover_sentence, stretches, times_by_algorithm
 from testbed.fidelity import Verdict
 from testbed.results import CollectiveResult, RunResult, VariantResult
+from testbed.scenario import Scenario
 
 _COLUMNS = (
     # title, unit, width
@@ -46,17 +48,48 @@ def header(*, ranks: int, channels: int, iterations: int) -> list[str]:
     ]
 
 
-def algorithm_line(algorithm: str) -> str:
-    """The line above the rows of an algorithm."""
-    return f"# algorithm: {algorithm}"
+class TablePrinter:
+    """Prints the table row by row: ``write`` takes each line as soon as its figures are there."""
+
+    def __init__(self, scenario: Scenario, iterations: int, write: Callable[[str], None]) -> None:
+        self._scenario = scenario
+        self._iterations = iterations
+        self._write = write
+        self._algorithm = ""
+        self._begun = False
+
+    def add(self, variant: VariantResult) -> None:
+        """The next variant's row, below a line with its algorithm if that is another one."""
+        if not self._begun:
+            self._begun = True
+            channels = self._scenario.workload.parameters.model_dump().get("channels", 1)
+            for line in header(
+                ranks=len(variant.ranks), channels=channels, iterations=self._iterations
+            ):
+                self._write(line)
+        algorithm = variant.collective.algorithm if variant.collective else ""
+        if algorithm and algorithm != self._algorithm:
+            self._algorithm = algorithm
+            self._write(f"# algorithm: {algorithm}")
+        for line in rows(variant):
+            self._write(line)
 
 
-def row(variant: VariantResult) -> str:
-    """One line of results, with a note on what is not as it should be."""
-    collective = variant.collective
-    wrong = variant.metrics.get("wrong_elements")
-    if collective is None:
-        return f"# {variant.name}: did not come to its end"
+def rows(variant: VariantResult) -> list[str]:
+    """The line of results, and below it what speaks against them."""
+    if variant.collective is None:
+        return [f"# {variant.name}: did not come to its end", *_doubts(variant)]
+    return [_row(variant.collective, variant.metrics.get("wrong_elements")), *_doubts(variant)]
+
+
+def _doubts(variant: VariantResult) -> list[str]:
+    verdict = variant.fidelity.verdict
+    if verdict is Verdict.FAITHFUL:
+        return []
+    return [f"# {verdict}: {reason}" for reason in variant.fidelity.reasons]
+
+
+def _row(collective: CollectiveResult, wrong: float | int | str | None) -> str:
     cells = (
         str(collective.bytes),
         str(_count(collective)),
@@ -70,9 +103,7 @@ def row(variant: VariantResult) -> str:
         _adaptive(collective.model_time * 1e6) if collective.model_time else "N/A",
         f"{collective.time / collective.model_time:.2f}" if collective.model_time else "N/A",
     )
-    line = "".join(c.rjust(width) for c, (_, _, width) in zip(cells, _COLUMNS, strict=True))
-    verdict = variant.fidelity.verdict
-    return line if verdict is Verdict.FAITHFUL else f"{line}  {verdict}"
+    return "".join(cell.rjust(width) for cell, (_, _, width) in zip(cells, _COLUMNS, strict=True))
 
 
 def footer(result: RunResult) -> list[str]:
@@ -82,6 +113,10 @@ def footer(result: RunResult) -> list[str]:
     lines = [f"# Out of bounds values : {wrong} {'OK' if wrong == 0 else 'FAILED'}"]
     if known:
         lines.append(f"# Avg bus bandwidth    : {statistics.fmean(known):g}")
+    times = times_by_algorithm(result)
+    if len(times) > 1:
+        lines.append(f"# Crossover            : {crossover_sentence(stretches(times))}")
+    lines.append(f"# Verdict              : {result.verdict}")
     return lines
 
 
@@ -97,9 +132,3 @@ def _adaptive(value: float) -> str:
     if value >= 9999.5:
         return f"{value:.0f}"
     return f"{value:.1f}" if value >= 99.95 else f"{value:.2f}"
-
-
-def average_busbw(variants: Sequence[VariantResult]) -> float | None:
-    """Mean bus bandwidth in bit/s over the variants that came to their end."""
-    known = [v.collective.busbw for v in variants if v.collective]
-    return statistics.fmean(known) if known else None

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from synthetic import run_result
 
-from testbed import cli, doctor, isolation
+from testbed import cli, doctor, isolation, launching
 from testbed.options import create_run_directory, give_to_caller_of_sudo, point_latest_at
 from testbed.results import write_result
 
@@ -236,7 +236,7 @@ def test_the_status_of_the_run_is_returned(invoke, isolated, status: int) -> Non
 def test_an_unforeseen_error_is_one_line_a_log_and_status_3(
     invoke, isolated, tmp_path, capsys
 ) -> None:
-    with pytest.raises(SystemExit) as caught, cli._errors_logged(tmp_path):
+    with pytest.raises(SystemExit) as caught, launching.errors_logged(tmp_path):
         raise RuntimeError("boom")
     assert "RuntimeError: boom" in capsys.readouterr().err
     assert "Traceback" in (tmp_path / "error.log").read_text()
@@ -257,7 +257,7 @@ def test_the_end_by_a_signal_is_told(invoke, isolated, ended_by, status, message
 
 def test_an_error_on_a_full_disk_is_still_one_line(tmp_path, capsys) -> None:
     (tmp_path / "error.log").mkdir()  # cannot be written either
-    with pytest.raises(SystemExit), cli._errors_logged(tmp_path):
+    with pytest.raises(SystemExit), launching.errors_logged(tmp_path):
         raise OSError(28, "No space left on device")
     message = capsys.readouterr().err
     assert one_line(message) and "No space left" in message and "Is a directory" in message

@@ -1,0 +1,185 @@
+"""The `coll` command: options, the run, the table."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from testbed.arguments import DilationOption, OutputOption, SetOption
+from testbed.launching import (
+    BROKEN_OFF,
+    CommandError,
+    errors_logged,
+    isolated,
+    new_run_directory,
+    require_machine,
+    require_memory,
+    silence_stdout,
+    tell_end,
+)
+from testbed.options import ExitStatus, RunOptions, point_latest_at
+
+if TYPE_CHECKING:
+    from testbed.coll.sweep import Sweep
+    from testbed.progress import ProgressReporter
+    from testbed.schema import Scenario
+
+_SIZES = ("--min", "--max", "--factor")
+
+
+def coll(
+    operation: Annotated[
+        str, typer.Argument(metavar="OPERATION", help="all-reduce, all-to-all, broadcast, …")
+    ],
+    scenario: Annotated[
+        str | None,
+        typer.Argument(metavar="[SCENARIO]", help="Whose fabric, NICs and routing to use."),
+    ] = None,
+    least: Annotated[
+        str | None, typer.Option("--min", metavar="SIZE", help="First size, 8K by default.")
+    ] = None,
+    most: Annotated[
+        str | None, typer.Option("--max", metavar="SIZE", help="Last size, 64M by default.")
+    ] = None,
+    factor: Annotated[
+        float | None, typer.Option("--factor", metavar="N", help="Between sizes, 2 by default.")
+    ] = None,
+    sizes: Annotated[
+        str | None, typer.Option("--sizes", metavar="SIZE,…", help="These, instead of a range.")
+    ] = None,
+    algorithm: Annotated[
+        str, typer.Option("--algorithm", metavar="auto|NAME,…", help="A table for each.")
+    ] = "auto",
+    channels: Annotated[
+        int, typer.Option("--channels", metavar="N", help="Parts worked on side by side.")
+    ] = 1,
+    dtype: Annotated[
+        str, typer.Option("--dtype", metavar="TYPE", help="float32, float16 or int32.")
+    ] = "float32",
+    reduction: Annotated[str, typer.Option("--op", metavar="sum|max", help="Reduction.")] = "sum",
+    topology: Annotated[
+        str | None,
+        typer.Option("--topology", metavar="KIND", help="As it is by default; leaf-spine."),
+    ] = None,
+    set_: SetOption = None,
+    iterations: Annotated[
+        int, typer.Option("--iterations", metavar="N", min=1, help="Time is their mean.")
+    ] = 1,
+    dilation: DilationOption = None,
+    output: OutputOption = Path("runs"),
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")] = False,
+) -> int:
+    """Measure a collective over a range of sizes and print nccl-tests' table (needs root).
+
+    In sizes K, M and G are 1024, 1024² and 1024³ bytes, as in nccl-tests. Status: as for run.
+    """
+    from testbed.coll.sweep import Sweep
+    from testbed.progress import create_progress
+
+    if scenario is not None and topology is not None:
+        raise CommandError("--topology goes without a SCENARIO", ExitStatus.USAGE)
+    assignments = list(set_ or [])
+    if dilation is not None:
+        assignments.append(f"dilation={dilation}")
+    sweep = Sweep(
+        operation=operation.replace("_", "-"),
+        sizes=_sizes(least, most, factor, sizes),
+        algorithms=tuple(algorithm.split(",")),
+        channels=channels,
+        dtype=dtype,
+        reduction=reduction,
+        base=scenario,
+        topology=topology or "leaf-spine",
+        settings=assignments,
+    )
+    loaded = _scenario(sweep)
+    variants = tuple(variant.name for variant in loaded.variants)
+    require_machine()
+    require_memory(loaded, variants)
+    progress = create_progress(sys.stderr, quiet=quiet or json, transient=True)
+    directory = new_run_directory(output, loaded.name)
+    options = RunOptions(
+        directory=directory, variants=variants, iterations=iterations, keep_fabric=True
+    )
+    status = isolated(lambda: _run_inside(loaded, options, progress, table=not json), directory)
+    if status >= BROKEN_OFF:
+        return tell_end(status, directory)
+    try:
+        _print_end(directory, status, as_json=json)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        silence_stdout()
+    return status
+
+
+def _sizes(
+    least: str | None, most: str | None, factor: float | None, sizes: str | None
+) -> tuple[int, ...]:
+    from testbed.coll.sizes import distinct, size_range
+
+    try:
+        if sizes is not None:
+            for name, value in zip(_SIZES, (least, most, factor), strict=True):
+                if value is not None:
+                    raise ValueError(f"{name} goes without --sizes")
+            return distinct([_size("--sizes", text) for text in sizes.split(",")])
+        return size_range(
+            _size("--min", least or "8K"),
+            _size("--max", most or "64M"),
+            2.0 if factor is None else factor,
+        )
+    except ValueError as error:
+        raise CommandError(str(error), ExitStatus.USAGE) from error
+
+
+def _size(option: str, text: str) -> int:
+    from testbed.coll.sizes import parse_nccl_size
+
+    try:
+        return parse_nccl_size(text)
+    except ValueError as error:
+        raise ValueError(f"{option}: {error}") from error
+
+
+def _scenario(sweep: Sweep) -> Scenario:
+    from testbed.scenario import ScenarioError
+
+    try:
+        return sweep.scenario()
+    except ScenarioError as error:
+        raise CommandError(str(error), ExitStatus.USAGE) from error
+
+
+def _run_inside(
+    scenario: Scenario, options: RunOptions, progress: ProgressReporter, *, table: bool
+) -> int:
+    from testbed.coll.table import TablePrinter
+    from testbed.runner import run_scenario
+
+    printer = TablePrinter(scenario, options.iterations, progress.result)
+    with errors_logged(options.directory), progress:
+        if not table:
+            return int(run_scenario(scenario, options, progress))
+        return int(run_scenario(scenario, options, progress, printer.add))
+
+
+def _print_end(directory: Path, status: int, *, as_json: bool) -> None:
+    from testbed import summary
+    from testbed.coll.table import footer
+    from testbed.report import REPORT_FILE
+    from testbed.results import RESULT_FILE, read_result
+
+    if not (directory / RESULT_FILE).exists():
+        return  # whatever prevented a result has been said
+    point_latest_at(directory)
+    result = read_result(directory)
+    if as_json:
+        print(summary.as_json(result, directory, status))
+        return
+    for line in footer(result):
+        print(line)
+    print(f"# report               : {directory / REPORT_FILE}")
