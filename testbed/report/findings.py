@@ -6,6 +6,7 @@ called equal, and a missing value is said to be missing.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
@@ -159,10 +160,12 @@ def waiting_finding(result: RunResult) -> str:
         exponent = _parameter(result, variant, "nic.timeout")
         if slowest is None or not slowest.completion_time or not isinstance(exponent, int):
             continue
-        waited = slowest.timeouts * ACK_TIMEOUT_UNIT * 2**exponent
+        # the queue pairs of a flow may wait at the same time
+        in_turn = math.ceil(slowest.timeouts / slowest.queue_pairs)
+        waited = in_turn * ACK_TIMEOUT_UNIT * 2**exponent
         if waited > MOST * slowest.completion_time:
             parts.append(
-                f"{plural(slowest.timeouts, 'timeout')} ({format_quantity(waited, 's')} of "
+                f"{plural(in_turn, 'timeout')} ({format_quantity(waited, 's')} of "
                 f"{format_quantity(slowest.completion_time, 's')}) with {variant.name}"
             )
     return f"The slowest flow mostly waits, for {' and for '.join(parts)}" if parts else ""

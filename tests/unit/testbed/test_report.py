@@ -158,9 +158,10 @@ def test_psn_finding_counts_what_the_trace_shows(result):
 
 
 def test_waiting_finding_compares_timeouts_with_the_time_of_the_slowest_flow(result):
-    def waits(timeouts, finish, **other):
+    def waits(timeouts, finish, queue_pairs=1, **other):
         flow = FlowResult(index=0, source_rank=1, destination_rank=0, bytes=10, messages=1,
-                          start=0.0, finish=finish, timeouts=timeouts)  # fmt: skip
+                          start=0.0, finish=finish, timeouts=timeouts,
+                          queue_pairs=queue_pairs)  # fmt: skip
         return variant_with(result.variants[0], flows=[flow], **other)
 
     assert result.scenario["nic"]["timeout"] == 14
@@ -168,6 +169,8 @@ def test_waiting_finding_compares_timeouts_with_the_time_of_the_slowest_flow(res
     assert text == "The slowest flow mostly waits, for 3 timeouts (201 ms of 210 ms) with go-back-n"
     assert findings.waiting_finding(result_with(result, waits(1, 0.21))) == ""
     assert findings.waiting_finding(result_with(result, waits(3, None))) == ""
+    several = findings.waiting_finding(result_with(result, waits(3, 0.21, queue_pairs=2)))
+    assert "for 2 timeouts (134 ms of 210 ms)" in several  # they may wait at the same time
     shorter = waits(3, 0.21, overrides={"nic.timeout": 10})
     assert findings.waiting_finding(result_with(result, shorter)) == ""
 
