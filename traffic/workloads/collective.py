@@ -151,7 +151,7 @@ class CollectiveWorkload(Workload):
     def communicators(self, plan: Plan) -> Sequence[Communicator]:
         """All that do the collective, at once."""
         p: Any = plan.parameters
-        return _communicators(p, plan.gpu_ranks, plan.seed)[0]
+        return _communicators(p, plan.jobs, plan.seed)[0]
 
     def verify(self, plan: Plan, rank: int, memory: Any) -> int:
         """Compare with the numbers that numpy gives in the schedule's own order of additions.
