@@ -109,6 +109,7 @@ class FailureAgent:
         self._matrix = _TrafficMatrix(fabric, network.recompute_interval)
         self.physical = LinkState()
         """What the links are now."""
+        self._known = LinkState()
         self.records: list[FaultRecord] = []
         self.path_changes: list[PathChange] = []
         self._paths = self._request_paths(LinkState())
@@ -135,6 +136,7 @@ class FailureAgent:
         if (senders := self._matrix.recompute(now)) is not None:
             self._network.place_flows_of(senders)
             self._queue(self._network.recomputed(), "traffic matrix")
+            self._note_paths()
         self._advance()
 
     def settle(self) -> None:
@@ -166,7 +168,8 @@ class FailureAgent:
             self._queue(
                 self._network.everywhere(step), f"{event.kind} of {event.subject} converged"
             )
-            self._note_paths(step.known)
+            self._known = step.known
+            self._note_paths()
 
     def _happen(self, event: FaultEvent) -> None:
         flushed, now = 0, self._clock.now()
@@ -238,8 +241,8 @@ class FailureAgent:
         if update.labels and self._fabric.label_engine is not None:
             self._fabric.label_engine.configure(update.labels, self._clock.dilation)
 
-    def _note_paths(self, state: LinkState) -> None:
-        paths = self._request_paths(state)
+    def _note_paths(self) -> None:
+        paths = self._request_paths(self._known)
         changed = {c: ways for c, ways in paths.items() if ways != self._paths[c]}
         self._paths = paths
         if changed:
