@@ -26,6 +26,8 @@ def print_list() -> None:
         ("topologies", registries.topology_parameters()),
         ("routing schemes", registries.scheme_parameters()),
         ("workloads", registries.workload_parameters()),
+        ("servers", registries.server_names()),
+        ("placements", registries.placement_names()),
         ("recovery of rc", registries.recovery_names("rc")),
         ("full-size fabrics", CATALOGUE),
         ("planned patterns", PATTERNS),

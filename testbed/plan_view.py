@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 from testbed import registries
 from testbed.calibration import choose_dilation, measure_unit, nic_rate
+from testbed.gpu_servers import local_links
+from testbed.plan_jobs import print_jobs
 from testbed.report.quantities import format_quantity, three_digits
 from testbed.routes import PlannedPath, PlannedRoutes, plan_routes
 from testbed.scenario import Scenario, build_topology, plan_traffic, resolve_variants
@@ -35,13 +37,16 @@ def print_plan(
         topology = build_topology(variant)
         plan = plan_traffic(variant, topology)
         routing = variant.routing.model_dump_json()
-        key = (plan.plan_hash(), routing + variant.topology.model_dump_json())
+        sections = variant.topology, variant.server, variant.placement
+        fabric = "".join("" if part is None else part.model_dump_json() for part in sections)
+        key = (plan.plan_hash(), routing + fabric)
         if key in seen:
             console.print(f"\nvariant {name}: the same fabric, paths and traffic as {seen[key]}")
             continue
         seen[key] = name
         console.print(f"\nvariant {name}", style="bold")
         _print_topology(topology, console)
+        print_jobs(variant, topology, plan, console, rows=ROWS // 2)
         _print_traffic(variant, topology, plan, console)
 
 
@@ -141,7 +146,13 @@ def _print_figures(scenario: Scenario, topology: Topology, plan: Plan, console: 
     job = registries.workload(plan.workload).job(plan)
     for note in job.notes if job is not None else ():
         console.print(note, markup=False)
-    bound = lower_bound(plan, link_rate=nic_rate(topology, 0), path_mtu=mtu, latency=latency)
+    bound = lower_bound(
+        plan,
+        link_rate=max(nic_rate(topology, rank.rank) for rank in topology.ranks),
+        path_mtu=mtu,
+        latency=latency,
+        nvlink=local_links(scenario.server),
+    )
     console.print(
         f"payload {format_quantity(plan.payload_bytes, 'B')}, plan {plan.plan_hash()[:16]}"
     )

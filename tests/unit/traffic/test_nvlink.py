@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from traffic.nvlink import NvlinkSettings, NvSwitch
+from traffic.nvlink import LocalPath, NvlinkSettings, NvSwitch
 from traffic.plan import Op, OpKind
 
 RATE, LATENCY = 8e9, 0.5
@@ -184,3 +184,39 @@ def test_every_message_arrives_once_and_no_port_is_faster_than_its_rate(messages
         )
     assert sum(len(gpu.received) for gpu in gpus) == len(messages)
     assert switch.carried_bytes == sum(length for _, _, _, length in messages)
+
+
+def mesh(rates):
+    """GPUs wired to each other; a pair at rate 0 shares the GPUs' ports of RATE instead."""
+    paths = tuple(tuple(LocalPath(rate or RATE, private=rate > 0) for rate in row) for row in rates)
+    switch = NvSwitch(NvlinkSettings(max(map(max, rates)), LATENCY, paths))
+    gpus = [Gpu(rank) for rank in range(10, 10 + len(rates))]
+    for gpu in gpus:
+        gpu.memory = memoryview(bytearray(GB // 100))
+        switch.attach(gpu)
+    return switch, gpus
+
+
+def test_private_wires_do_not_wait_for_each_other():
+    """Ranks are places by their order; one message to each of two peers, at their own rates."""
+    switch, gpus = mesh([[0, RATE, 2 * RATE], [RATE, 0, 0], [2 * RATE, 0, 0]])
+    size = GB // 100
+    switch.send(message(10, 11, size), 0.0)
+    switch.send(message(10, 12, size, op_id=1), 0.0)
+    switch.send(message(10, 12, size, tag=1, op_id=2), 0.0)
+    run(switch)
+    assert gpus[1].received == {(10, 0): pytest.approx(LATENCY + 0.01)}
+    assert gpus[2].received == {
+        (10, 0): pytest.approx(LATENCY + 0.005),
+        (10, 1): pytest.approx(LATENCY + 0.01),
+    }
+
+
+def test_paths_that_are_shared_take_turns_beside_the_private_ones():
+    switch, gpus = mesh([[0, 0, 0, RATE], [0, 0, 0, 0], [0, 0, 0, 0], [RATE, 0, 0, 0]])
+    size = GB // 100
+    for peer in (11, 12, 13):
+        switch.send(message(10, peer, size, op_id=peer), 0.0)
+    run(switch)
+    arrivals = [gpu.received[10, 0] for gpu in gpus[1:]]
+    assert arrivals == [pytest.approx(LATENCY + t) for t in (0.01, 0.02, 0.01)]
