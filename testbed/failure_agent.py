@@ -227,19 +227,25 @@ class FailureAgent:
             self._restarted = False
             self._react("controller back")
         if self._awaited is not None and self._controller.in_force(self._awaited[0]):
-            self._react("entries in force", self._awaited[1])
+            version, what = self._awaited
+            self._react("entries in force", what)
             self._awaited = None
+            # nobody reads it again; flaps would leave thousands
+            self._program(version - 1).unlink(missing_ok=True)
             self._settled_at = time.monotonic() + REVALIDATION
         if self._updates and self._awaited is None and time.monotonic() >= self._settled_at:
             self._send(*self._updates.popleft())
 
     def _send(self, update: Update, what: str) -> None:
-        program = self._programs / f"program-{self._version + 1}.json"
+        program = self._program(self._version + 1)
         write_program(program, self._topology, update.entries)
         self._version = self._controller.update(program)
         self._awaited = self._version, what
         if update.labels and self._fabric.label_engine is not None:
             self._fabric.label_engine.configure(update.labels, self._clock.dilation)
+
+    def _program(self, version: int) -> Path:
+        return self._programs / f"program-{version}.json"
 
     def _note_paths(self) -> None:
         paths = self._request_paths(self._known)

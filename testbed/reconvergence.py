@@ -67,7 +67,12 @@ class Reconvergence:
     def rehearse(self, timeline: FaultTimeline) -> None:
         """Compute what the steps of a timeline will ask for, so that it is at hand then."""
         before = self._states, self._held
+        seen: set[tuple[StepKind, tuple[str, ...], LinkState, LinkState]] = set()
         for step in timeline.steps:
+            like = (step.kind, step.event.links, step.local, step.known)
+            if like in seen:
+                continue  # a link flaps
+            seen.add(like)
             if step.kind is StepKind.LOCAL:
                 deque(self.local(step), maxlen=0)
             elif step.kind is StepKind.GLOBAL:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -133,7 +134,7 @@ def test_idle_time_is_skipped_to_the_next_fault_and_not_beyond(run: ScenarioRunn
         assert_sound(variant)
         (up,) = happened(variant, "link up")
         assert_close(up.time, 0.1, tolerance=0.001, what="link up")
-        cut_off = [flow for flow in variant.flows if flow.completion_time > 0.1]
+        cut_off = [flow for flow in variant.flows if (flow.completion_time or 0.0) > 0.1]
         assert {flow.index for flow in cut_off} == {0, 1, 2}
         assert all(not flow.failed for flow in variant.flows)
         assert variant.skipped_wall_seconds > 0.9 * 0.1 * variant.dilation
@@ -329,7 +330,7 @@ def test_the_controller_places_flows_again_on_its_interval(run: ScenarioRunner) 
     run(scenario(faults, workload=workload, routing=routing), dilation=DILATION, check=check)
 
 
-def test_nothing_is_left_of_a_run_that_is_killed_amid_its_faults(tmp_path) -> None:
+def test_nothing_is_left_of_a_run_that_is_killed_amid_its_faults(tmp_path: Path) -> None:
     before = MachineState.look()
     flap = {"link": "leaf1-spine1", "at": "5 us", "period": "20 us", "count": 50}
     faults = {"flaps": [flap], "controller": [{"restart": "20 us"}]}
@@ -340,7 +341,7 @@ def test_nothing_is_left_of_a_run_that_is_killed_amid_its_faults(tmp_path) -> No
     (log,) = run.output.glob("*/logs")
     # until the first flap has been answered with new entries
     deadline = time.monotonic() + 30
-    while len(list(log.glob("program-*.json"))) < 3:
+    while not any(log.glob("program-[3-9].json")):
         assert time.monotonic() < deadline
         time.sleep(0.05)
     run.process.kill()
