@@ -171,6 +171,17 @@ def waiting_finding(result: RunResult) -> str:
     return f"The slowest flow mostly waits, for {' and for '.join(parts)}" if parts else ""
 
 
+def reordering_finding(result: RunResult) -> str:
+    """How many packets overtook others; empty if none did, or if what is missing was lost."""
+    shares = [_number(variant, "out_of_order_share") for variant in result.variants]
+    if not any(shares) or any(_number(v, "dropped_packets") for v in result.variants):
+        return ""
+    subject = "Of all packets that arrive, those ahead of their turn are"
+    if len(shares) == 1:
+        return f"{subject} {format_quantity(shares[0], 'share')}"
+    return _contrast(subject, [variant.name for variant in result.variants], shares, "share")
+
+
 def failure_finding(result: RunResult) -> str:
     """How many flows failed, how, and after which fault; empty if none did."""
     parts = []

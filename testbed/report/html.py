@@ -57,7 +57,11 @@ def render(result: RunResult, charts: Mapping[str, Path]) -> str:
     by_name = {variant.name: variant for variant in result.variants}
     grid = grid_of(result)
     sentences = [make(result) for name, (make, _) in _CHARTS.items() if _told(name, charts)]
-    sentences += [findings.waiting_finding(result), findings.failure_finding(result)]
+    sentences += [
+        findings.reordering_finding(result),
+        findings.waiting_finding(result),
+        findings.failure_finding(result),
+    ]
     return environment.get_template(TEMPLATE).render(
         result=result,
         met=sum(expectation.met for expectation in result.expectations),

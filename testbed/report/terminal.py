@@ -127,6 +127,7 @@ def _print_causes(result: RunResult, console: Console) -> None:
     sentences = [
         findings.failure_finding(result),
         findings.queue_finding(result),
+        findings.reordering_finding(result),
         findings.waiting_finding(result),
     ]
     if shows_links(result):

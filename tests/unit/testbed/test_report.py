@@ -175,6 +175,24 @@ def test_waiting_finding_compares_timeouts_with_the_time_of_the_slowest_flow(res
     assert findings.waiting_finding(result_with(result, shorter)) == ""
 
 
+def test_reordering_finding_tells_packets_that_overtook_others(result):
+    assert findings.reordering_finding(two(result, "out_of_order_share", 0.0, 0.0)) == ""
+    lossless = [
+        variant_with(
+            variant,
+            name=name,
+            metrics={"out_of_order_share": share, "dropped_packets": 0},
+        )
+        for variant, name, share in zip(result.variants, "ab", (0.0, 0.186), strict=True)
+    ]
+    subject = "Of all packets that arrive, those ahead of their turn are"
+    text = findings.reordering_finding(result_with(result, *lossless))
+    assert text == f"{subject} 0 % with a and 18.6 % with b"
+    assert findings.reordering_finding(result_with(result, lossless[1])) == f"{subject} 18.6 %"
+    lossy = [lossless[0], variant_with(lossless[1], metrics={"dropped_packets": 1})]
+    assert findings.reordering_finding(result_with(result, *lossy)) == ""
+
+
 # --- time axis -----------------------------------------------------------------------------------
 
 
