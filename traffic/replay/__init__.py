@@ -14,6 +14,7 @@ from traffic.replay.trace import (
     TraceNode,
     largest_buffer,
     scaled,
+    side_by_side,
 )
 
 __all__ = [
@@ -34,6 +35,7 @@ __all__ = [
     "progress",
     "rank_totals",
     "scaled",
+    "side_by_side",
     "trace_formats",
     "traffic_matrix",
 ]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -132,3 +132,34 @@ def scaled(trace: Trace, *, size: float = 1.0, time: float = 1.0) -> Trace:
         size_scale=trace.size_scale * size,
         time_scale=trace.time_scale * time,
     )
+
+
+def side_by_side(traces: Sequence[Trace]) -> Trace:
+    """Several traces as one that runs them at once; their ranks are counted through.
+
+    Raises TraceError for no trace, and unless all have been scaled alike.
+    """
+    if not traces:
+        raise TraceError("no trace to run")
+    if len({(trace.size_scale, trace.time_scale) for trace in traces}) > 1:
+        raise TraceError("scale: the jobs' own differ; give one for all")
+    if len(traces) == 1:
+        return traces[0]
+    ranks: list[tuple[TraceNode, ...]] = []
+    groups: dict[str, tuple[int, ...]] = {}
+    for number, trace in enumerate(traces):
+        first, prefix = len(ranks), f"{number}:"
+        for name in {WORLD, *trace.groups}:
+            groups[prefix + name] = tuple(first + rank for rank in trace.members(name))
+        for nodes in trace.ranks:
+            ranks.append(
+                tuple(
+                    dataclasses.replace(
+                        node,
+                        peer=node.peer if node.peer < 0 else first + node.peer,
+                        group=prefix + node.group,
+                    )
+                    for node in nodes
+                )
+            )
+    return dataclasses.replace(traces[0], ranks=tuple(ranks), groups=groups)

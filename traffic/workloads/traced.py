@@ -28,7 +28,7 @@ from traffic.plan import (
     WorkloadParameters,
 )
 from traffic.plan_builder import PlanBuilder
-from traffic.replay.trace import Trace, TraceError
+from traffic.replay.trace import Trace, TraceError, side_by_side
 from traffic.training.shape import TrainingError
 from traffic.workloads.base import (
     JobReference,
@@ -75,8 +75,12 @@ class TracedParameters(WorkloadParameters):
         return CollectiveOptions(tuple(rules), self.channels, self.chunk, self.dtype)
 
 
+Jobs = tuple[tuple[int, ...], ...]
+"""The GPUs of each job's ranks."""
+
+
 class TracedWorkload(Workload):
-    """A workload whose plan is a trace, lowered."""
+    """A workload whose plan is a trace, lowered; every job of the plan runs one of its own."""
 
     @abc.abstractmethod
     def trace(self, parameters: Any, ranks: int, gpus_per_server: int, seed: int) -> Trace:
@@ -87,7 +91,7 @@ class TracedWorkload(Workload):
 
     @abc.abstractmethod
     def job(self, plan: Plan) -> JobReference:
-        """What the plan's times refer to."""
+        """What the plan's times refer to; all jobs together."""
 
     def options(self, parameters: Any) -> CollectiveOptions:
         """How collectives are carried out. Raises ScheduleError or TraceError."""
@@ -98,9 +102,7 @@ class TracedWorkload(Workload):
         """Add the trace's operations."""
         p: TracedParameters = parameters
         builder.dtype = p.dtype
-        arrangement = _arrangement(
-            self.name, p, builder.gpu_ranks, builder.server_of, builder.seed
-        )  # fmt: skip
+        arrangement = _arrangement(self.name, p, builder.jobs, builder.server_of, builder.seed)
         lower_trace(arrangement, builder, operation=p.operation)
 
     def reference(self, plan: Plan) -> Reference:
@@ -111,14 +113,12 @@ class TracedWorkload(Workload):
 
     def verify(self, plan: Plan, rank: int, memory: Any) -> int:
         """Compare what is still there at the end with numpy's results."""
-        verifier = _verifier(
-            self.name, plan.parameters, plan.gpu_ranks, plan.servers, plan.seed
-        )  # fmt: skip
+        verifier = _verifier(self.name, plan.parameters, plan.jobs, plan.servers, plan.seed)
         return verifier.wrong_elements(plan, rank, memory)
 
     def arrangement(self, plan: Plan) -> Arrangement:
         """How the plan's trace lies in memory."""
-        return _arrangement(self.name, plan.parameters, plan.gpu_ranks, plan.servers, plan.seed)
+        return _arrangement(self.name, plan.parameters, plan.jobs, plan.servers, plan.seed)
 
     def verification_note(self, plan: Plan) -> str:
         """How much of the collectives' results is compared with numpy's, in words."""
@@ -127,42 +127,45 @@ class TracedWorkload(Workload):
         return f"results verified: {len(arrangement.intact)} of {total} (others are overwritten)"
 
 
+def worlds(
+    parameters: TracedParameters, jobs: Jobs, servers: Sequence[str]
+) -> list[tuple[tuple[int, ...], int]]:
+    """The GPUs that there are for every job, and how many of a job's a server has."""
+    orders = [members(None, job) for job in jobs]
+    if parameters.ranks is not None:
+        orders = [members(parameters.ranks, [rank for job in jobs for rank in job])]
+    return [(order, gpus_per_server([servers[rank] for rank in order])) for order in orders]
+
+
 @lru_cache(maxsize=4)
 def _arrangement(
-    name: str,
-    parameters: Any,
-    gpu_ranks: tuple[int, ...],
-    servers: tuple[str, ...],
-    seed: int,
+    name: str, parameters: Any, jobs: Jobs, servers: tuple[str, ...], seed: int
 ) -> Arrangement:
     """Remembered, as planning, explaining and verifying all need it."""
-    p: TracedParameters = parameters
     workload: Any = workload_class(name)()
-    ranks = members(p.ranks, gpu_ranks)
+    traces: list[Trace] = []
+    ranks: list[int] = []
     try:
-        options = workload.options(p)
-        per_server = gpus_per_server([servers[rank] for rank in ranks])
-        trace = workload.trace(p, len(ranks), per_server, seed)
-        if trace.world_size > len(ranks):
-            raise PlanError(
-                f"the trace has {trace.world_size} ranks; allowed: at most {len(ranks)}, "
-                "the GPUs that there are for it"
-            )
-        ranks = ranks[: trace.world_size]
-        return arrange(trace, ranks, [servers[rank] for rank in ranks], options)
+        options = workload.options(parameters)
+        for order, per_server in worlds(parameters, jobs, servers):
+            trace = workload.trace(parameters, len(order), per_server, seed)
+            if trace.world_size > len(order):
+                raise PlanError(
+                    f"the trace has {trace.world_size} ranks; allowed: at most {len(order)}, "
+                    "the GPUs that there are for it"
+                )
+            traces.append(trace)
+            ranks += order[: trace.world_size]
+        return arrange(side_by_side(traces), ranks, [servers[rank] for rank in ranks], options)
     except (ScheduleError, TraceError, TrainingError) as error:
         raise PlanError(str(error)) from error
 
 
 @lru_cache(maxsize=1)
 def _verifier(
-    name: str,
-    parameters: Any,
-    gpu_ranks: tuple[int, ...],
-    servers: tuple[str, ...],
-    seed: int,
+    name: str, parameters: Any, jobs: Jobs, servers: tuple[str, ...], seed: int
 ) -> ArrangementVerifier:
-    return ArrangementVerifier(_arrangement(name, parameters, gpu_ranks, servers, seed))
+    return ArrangementVerifier(_arrangement(name, parameters, jobs, servers, seed))
 
 
 def gpus_per_server(servers: Sequence[str]) -> int:

@@ -25,11 +25,11 @@ from traffic.training import (
 )
 from traffic.training.job import BUCKET_BYTES, MODEL_FLOPS_UTILISATION
 from traffic.training.presets import LAYERS_PER_STAGE, RANK_BYTES, fitting_scale
-from traffic.workloads.base import JobReference, members, register_workload
+from traffic.workloads.base import JobReference, register_workload
 from traffic.workloads.traced import (
     TracedParameters,
     TracedWorkload,
-    gpus_per_server,
+    worlds,
 )
 
 
@@ -139,22 +139,20 @@ class Training(TracedWorkload):
     def job(self, plan: Plan) -> JobReference:
         """Tokens of the job's iteration, and by how much it was cut down."""
         p: Any = plan.parameters
-        arrangement = self.arrangement(plan)
-        job, scale = _job(p, *_world(p, plan), plan.seed)
+        jobs = [
+            _job(p, len(order), per_server, plan.seed)
+            for order, per_server in worlds(p, plan.jobs, plan.servers)
+        ]
+        scale = jobs[0][1]
+        notes = dict.fromkeys(_description(p, job, scale) for job, scale in jobs)
         return JobReference(
-            ranks=arrangement.ranks,
+            ranks=self.arrangement(plan).ranks,
             iterations=p.iterations,
-            tokens=job.iteration_tokens,
+            tokens=sum(job.iteration_tokens for job, _ in jobs),
             size_scale=scale,
             time_scale=scale,
-            notes=(_description(p, job, scale), self.verification_note(plan)),
+            notes=(*notes, self.verification_note(plan)),
         )
-
-
-def _world(p: TrainingParameters, plan: Plan) -> tuple[int, int]:
-    """GPUs that there are for the job, and how many of them a server has."""
-    ranks = members(p.ranks, plan.gpu_ranks)
-    return len(ranks), gpus_per_server([plan.servers[rank] for rank in ranks])
 
 
 @lru_cache(maxsize=4)

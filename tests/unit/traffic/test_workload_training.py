@@ -123,6 +123,28 @@ def test_fewer_replicas_leave_the_rest_of_the_ranks_alone():
     assert create_workload("training").job(plan).ranks == (0, 1, 2, 3)
 
 
+def plan_of_jobs(*jobs, **parameters):
+    workload = create_workload("training")
+    parameters = workload.Parameters(model=MODEL, **parameters)
+    return workload.plan(parameters, world_size=8, seed=1, jobs=jobs)
+
+
+def test_every_job_trains_a_model_of_its_own():
+    plan = plan_of_jobs((0, 2, 4, 6), (5, 1), scale=0.5)
+    pairs = network_bytes(plan)
+    assert {tuple(sorted({a % 2, b % 2})) for a, b in pairs} == {(0,), (1,)}
+    assert wrong_elements(plan) == 0
+    job = create_workload("training").job(plan)
+    assert job.ranks == (0, 2, 4, 6, 5, 1)
+    assert job.tokens == (4 + 2) * 2 * 64  # replicas, micro-batches, tokens of a sequence
+    assert len(job.notes) == 3
+
+
+def test_jobs_share_a_scale():
+    with pytest.raises(PlanError, match="scale: the jobs' own differ; give one for all"):
+        plan_of_jobs((0, 2, 4, 6), (5, 1), rank_bytes=2**18)
+
+
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [
