@@ -14,6 +14,8 @@ from testbed.calibration import (
     measure_unit,
 )
 from testbed.topology import topology_kinds
+from traffic.plan import Operation, WorkloadParameters
+from traffic.plan_builder import PlanBuilder
 from traffic.workloads import create_workload, workload_class
 
 
@@ -47,6 +49,25 @@ def test_the_chosen_dilation_leaves_the_cores_the_promised_share():
     k = choose_dilation(plan, topology, path_mtu=4096, unit=REFERENCE_SECONDS, cores=2)
     assert cpu_per_emulated_second(plan, topology, 4096) / k <= 2 * UTILISATION
     assert WAKEUP_LATENCY / k <= RTT_SHARE * base_rtt(topology, plan) * 1.0001
+
+
+def test_computations_do_not_count_because_their_time_is_skipped():
+    def chosen(duration):
+        kind = topology_kinds()["leaf-spine"]
+        builder = PlanBuilder(
+            workload="flows", parameters=WorkloadParameters(), world_size=8, seed=1
+        )
+        for rank in range(8):
+            builder.memory(rank, initialised=2**20, total=2**20)
+        needed = [builder.compute(0, duration=duration)]
+        builder.message(
+            builder.flow(builder.connect(0, 1)), operation=Operation.WRITE, length=2**20, offset=0,
+            remote_offset=0, depends_on=needed,
+        )  # fmt: skip
+        topology = kind().build(kind.parameters())
+        return choose_dilation(builder.build(), topology, path_mtu=4096, unit=1e-6, cores=2)
+
+    assert chosen(0.0) == chosen(0.1)
 
 
 def test_a_short_round_trip_needs_a_larger_dilation_too():

@@ -204,6 +204,17 @@ def test_a_missing_section_is_named(write) -> None:
         load_scenario(write("name: x\ntopology: {kind: leaf-spine}"))
 
 
+def test_work_that_needs_no_network_is_refused(write) -> None:
+    text = """
+name: small
+topology: {kind: leaf-spine, leaves: 1, spines: 0, servers_per_leaf: 1, gpus_per_server: 4}
+workload: {kind: collective, algorithm: ring, size: 64 KiB, gpus_per_server: 4}
+"""
+    with pytest.raises(ScenarioError, match="workload: collective sends nothing over the network"):
+        load_scenario(write(text))
+    assert load_scenario(write(text), ["workload.gpus_per_server=1"]).name == "small"
+
+
 def test_yaml_mistakes_name_the_file(write) -> None:
     path = write("a: 1\na: 2")
     with pytest.raises(ScenarioError, match=f"^{path}: line 2: key 'a' is given twice$"):
