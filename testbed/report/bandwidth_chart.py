@@ -9,7 +9,7 @@ from typing import Any
 from testbed.coll.crossover import crossover_sentence, stretches, times_by_algorithm
 from testbed.coll.sizes import binary_size, short_size
 from testbed.report.canvas import COLOURS, GREY, LIGHT, LINE_STYLES, Sheet
-from testbed.report.quantities import format_quantity, scale_for, three_digits
+from testbed.report.quantities import format_quantity, three_digits
 from testbed.results import CollectiveResult, RunResult
 
 LEAST_SIZES = 3

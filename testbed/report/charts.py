@@ -12,10 +12,12 @@ import numpy as np
 import numpy.typing as npt
 
 from testbed.report import findings
+from testbed.report.bandwidth_chart import bandwidth_chart, is_sweep
 from testbed.report.canvas import COLOURS, DPI, GREY, LIGHT, LINE_STYLES, Sheet, finish_time_axis
 from testbed.report.link_chart import link_chart, shows_links
 from testbed.report.quantities import format_quantity, in_words, scale_for
 from testbed.report.timeaxis import FoldedAxis
+from testbed.report.timeline_chart import timeline_chart
 from testbed.results import METRICS, PsnTrace, RunResult, VariantResult, atomic_write
 
 MAX_QUEUES = 3
@@ -49,14 +51,21 @@ Chart = Callable[[RunResult], Any]
 
 
 def draw_charts(result: RunResult, run_dir: Path) -> dict[str, Path]:
-    """Draw every chart that the result has data for; returns the PNG files by chart name."""
+    """Draw every chart that the result has data for; returns the PNG files by chart name.
+
+    A sweep over sizes has many variants, and its own chart instead of those that compare them.
+    """
     charts: dict[str, Chart] = {
+        "bandwidth": bandwidth_chart,
         "comparison": comparison_chart,
+        "timeline": timeline_chart,
         "links": link_chart,
         "psn": psn_chart,
         "queues": queue_chart,
         "completion": completion_chart,
     }
+    if is_sweep(result):
+        charts = {name: charts[name] for name in ("bandwidth", "timeline")}
     paths = {}
     for name, draw in charts.items():
         figure = draw(result)

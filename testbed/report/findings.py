@@ -119,24 +119,34 @@ def link_finding(result: RunResult) -> str:
         known = [v for v in result.variants if _number(v, metric) is not None]
         if known:
             ratios = [_number(variant, metric) or 0.0 for variant in known]
-            parts.append(_link_clause(what, known, ratios, lower, upper))
+            without = [v.name for v in result.variants if _number(v, metric) is None]
+            parts.append(_link_clause(what, known, without, ratios, lower, upper))
     sentence = "; ".join(parts)
     return sentence[:1].upper() + sentence[1:]
 
 
 def _link_clause(
-    what: str, variants: Sequence[VariantResult], ratios: Sequence[float], lower: int, upper: int
+    what: str,
+    variants: Sequence[VariantResult],
+    without: Sequence[str],
+    ratios: Sequence[float],
+    lower: int,
+    upper: int,
 ) -> str:
+    """``without`` are the names of variants in which no byte takes such a link."""
     low, high = min(ratios), max(ratios)
     best, worst = variants[ratios.index(low)], variants[ratios.index(high)]
     idle = _idle_links(worst, lower, upper, what)
     busiest = f"the busiest {what} carries {_times(high)} the mean"
-    if len(variants) == 1:
+    if len(variants) == 1 and not without:
         return f"{idle} and {busiest}" if idle else busiest
-    if is_tie(low, high):
-        return f"{busiest} with {_all_of(len(variants))}"
+    none = f"; no byte takes one with {', '.join(without)}" if without else ""
+    if is_tie(low, high) and len(variants) > 1:
+        return f"{busiest} with {_all_of(len(variants))}{none}"
     idle = f" ({idle})" if idle else ""
-    return f"{busiest} with {worst.name}{idle}, {_times(low)} with {best.name}"
+    if len(variants) == 1:
+        return f"{busiest} with {worst.name}{idle}{none}"
+    return f"{busiest} with {worst.name}{idle}, {_times(low)} with {best.name}{none}"
 
 
 def _times(ratio: float) -> str:

@@ -8,9 +8,12 @@ from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from testbed.coll.table import whole_table
 from testbed.report import findings, tables
+from testbed.report.bandwidth_chart import bandwidth_finding, is_sweep
 from testbed.report.grid import grid_lines, grid_of
 from testbed.report.quantities import format_quantity, plural
+from testbed.report.timeline_chart import timeline_finding
 from testbed.results import RunResult
 
 TEMPLATE = "report.html.j2"
@@ -18,6 +21,16 @@ FLOW_LIMIT = 20
 PORT_LIMIT = 20
 
 _CHARTS = {
+    "bandwidth": (
+        bandwidth_finding,
+        "Thin dotted lines are what the pipelined alpha-beta model expects.",
+    ),
+    "timeline": (
+        timeline_finding,
+        "A band per rank. A message is under way from its posting by the sender, at both of its "
+        "ends; reductions take no emulated time. The run's timeline.json shows every operation at "
+        "ui.perfetto.dev.",
+    ),
     "comparison": (
         findings.comparison_finding,
         "Each panel has its own scale, from 0 to the largest bar.",
@@ -73,7 +86,9 @@ def render(result: RunResult, charts: Mapping[str, Path]) -> str:
         captions={
             name: {"finding": make(result), "explanation": explanation}
             for name, (make, explanation) in _CHARTS.items()
+            if name in charts
         },
+        sweep="\n".join(whole_table(result)) if is_sweep(result) else "",
         comparison=tables.comparison(result),
         grid=grid,
         grid_lines=grid_lines(grid, tables.comparison(result), result) if grid else [],
@@ -97,4 +112,4 @@ def render(result: RunResult, charts: Mapping[str, Path]) -> str:
 
 def _told(name: str, charts: Mapping[str, Path]) -> bool:
     """The comparison is worth a sentence even where it has no chart (a single variant)."""
-    return name in charts or name == "comparison"
+    return name in charts or (name == "comparison" and "bandwidth" not in charts)

@@ -33,51 +33,50 @@ _LANES: tuple[tuple[tuple[Activity, ...], str, str], ...] = (
 
 def timeline_finding(result: RunResult) -> str:
     """Who waits longest, and for whom, in each variant that is drawn."""
-    variants = drawn_variants(result)
+    told: dict[str, list[str]] = {}
+    for variant in drawn_variants(result):
+        assert variant.timeline is not None
+        told.setdefault(_waiting(variant.timeline), []).append(variant.name)
     several = len(result.variants) > 1
-    parts = [
-        f"{_waiting(variant.timeline)}{f' ({variant.name})' if several else ''}"
-        for variant in variants
-        if variant.timeline is not None
-    ]
-    sentence = "; ".join(parts)
+    sentence = "; ".join(
+        f"{what} ({', '.join(names)})" if several else what for what, names in told.items()
+    )
     return sentence[:1].upper() + sentence[1:]
 
 
 def _waiting(timeline: TimelineResult) -> str:
-    longest = max(timeline.ranks, key=lambda rank: rank.shares["wait"])
-    share = longest.shares["wait"] / timeline.duration if timeline.duration else 0.0
     computing = _mean_share(timeline, "compute")
-    compute = f"ranks compute {_percent(computing)} of the time; " if computing >= BUSY else ""
-    if share < BUSY:
-        return f"{compute}no rank waits longer than {_percent(share)} of it".replace(
-            "of it", "of it" if compute else "of the time"
-        )
+    compute = f"ranks compute {_percent(computing)} of the time, and " if computing >= BUSY else ""
+    longest = max(timeline.ranks, key=lambda rank: rank.shares["wait"])
     least = min(timeline.ranks, key=lambda rank: rank.shares["wait"])
-    whose = _mostly_for(longest)
-    of = "of it" if compute else "of the time"
-    alike = is_tie(longest.shares["wait"], least.shares["wait"])
-    who = "every rank" if alike else f"rank {longest.rank}"
-    sentence = f"{compute}{who} waits {_percent(share)} {of}{'' if alike else whose}"
-    if alike:
-        return sentence
-    return f"{sentence}, rank {least.rank} {_percent(least.shares['wait'] / timeline.duration)}"
+    most, fewest = (_share(timeline, rank.shares["wait"]) for rank in (longest, least))
+    if most < BUSY:
+        if compute:
+            return f"{compute}none waits: something is always under way at each"
+        return "no rank waits: a message is always under way at each"
+    if is_tie(most, fewest):
+        return f"{compute}every rank waits {_percent(most)}"
+    return (
+        f"{compute}rank {longest.rank} waits longest, {_percent(most)}{_mostly_for(longest)}; "
+        f"rank {least.rank} {_percent(fewest)}"
+    )
 
 
 def _mostly_for(rank: RankTimeline) -> str:
     """ ", mostly for rank 2's messages", where one rank accounts for half of the wait or more."""
-    if not rank.waits_for:
-        return ""
-    peer, seconds = max(rank.waits_for.items(), key=lambda item: item[1])
+    peer, seconds = max(rank.waits_for.items(), key=lambda item: item[1], default=(-1, 0.0))
     if seconds < 0.5 * rank.shares["wait"]:
-        return " for several others"
+        return " for several others" if len(rank.waits_for) > 1 else ""
     mostly = "" if seconds > 0.98 * rank.shares["wait"] else "mostly "
     return f", {mostly}for rank {peer}'s messages"
 
 
+def _share(timeline: TimelineResult, seconds: float) -> float:
+    return seconds / timeline.duration if timeline.duration else 0.0
+
+
 def _mean_share(timeline: TimelineResult, name: str) -> float:
-    total = sum(rank.shares[name] for rank in timeline.ranks)
-    return total / len(timeline.ranks) / timeline.duration if timeline.duration else 0.0
+    return _share(timeline, sum(rank.shares[name] for rank in timeline.ranks)) / len(timeline.ranks)
 
 
 def _percent(share: float) -> str:
@@ -160,9 +159,9 @@ def _panel(
     height = 0.84 / max(len(lanes), 1)
     origin = axis.segments[0][0]
     for place, rank in enumerate(ranks):
-        last = max((times[-1] for times in rank.spans.values() if times), default=timeline.begin)
-        busy = (timeline.begin - origin, last - timeline.begin)
-        ax.broken_barh([busy], (place - 0.42, 0.84), color=WAIT_COLOUR, linewidth=0, zorder=2)
+        band = (place - 0.42, 0.84)
+        waits = [(begin - origin, end - begin) for begin, end in _waits(timeline, rank)]
+        ax.broken_barh(waits, band, color=WAIT_COLOUR, linewidth=0, zorder=2)
         for number, (activities, _, colour) in enumerate(lanes):
             top = place - 0.42 + number * height
             for activity in activities:
@@ -177,6 +176,19 @@ def _panel(
     ax.tick_params(axis="y", length=0)
 
 
+def _waits(timeline: TimelineResult, rank: RankTimeline) -> list[tuple[float, float]]:
+    """When nothing was under way at a rank that had not yet done all."""
+    spans = sorted(
+        pair for times in rank.spans.values() for pair in zip(times[::2], times[1::2], strict=True)
+    )
+    waits, reached = [], timeline.begin
+    for begin, end in spans:
+        if begin > reached + timeline.resolution:
+            waits.append((reached, begin))
+        reached = max(reached, end)
+    return waits
+
+
 def _present(ranks: Sequence[RankTimeline]) -> list[tuple[tuple[Activity, ...], str, str]]:
     present = {activity for rank in ranks for activity in rank.spans}
     return [lane for lane in _LANES if present.intersection(lane[0])]
@@ -187,4 +199,4 @@ def _legend(timelines: Sequence[TimelineResult]) -> list[Any]:
 
     lanes = _present([rank for timeline in timelines for rank in timeline.ranks])
     handles = [Patch(facecolor=colour, label=label) for _, label, colour in lanes]
-    return [*handles, Patch(facecolor=WAIT_COLOUR, label="wait (nothing else under way)")]
+    return [*handles, Patch(facecolor=WAIT_COLOUR, label="wait")]

@@ -67,6 +67,23 @@ def test_link_finding_of_a_tie(two):
     assert findings.link_finding(twice).endswith("carries 1.00 times the mean with both")
 
 
+def test_link_finding_says_who_needs_no_link(two):
+    ecmp, static = two.variants
+    below = static.model_copy(
+        update={"name": "rail", "metrics": {**static.metrics, "link_load_ratio": None}}
+    )
+    text = findings.link_finding(two.model_copy(update={"variants": [below, ecmp]}))
+    assert re.fullmatch(
+        r"The busiest up link carries [\d.]+ times the mean with ecmp "
+        r"\(\d+ of 16 up links stay idle\); no byte takes one with rail",
+        text,
+    )
+    three = two.model_copy(update={"variants": [below, ecmp, static]})
+    assert findings.link_finding(three).endswith(
+        " 1.00 times with static; no byte takes one with rail"
+    )
+
+
 def test_link_finding_goes_through_the_tiers(three_tiers):
     up, core = findings.link_finding(three_tiers).split("; ")
     assert up.startswith("The busiest up link carries ")
