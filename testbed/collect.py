@@ -42,6 +42,7 @@ from testbed.results import (
     downsample_queues,
 )
 from testbed.schema import Scenario
+from testbed.timeline import Interval, intervals_of, summarise
 from testbed.topology import NodeKind
 from traffic.bounds import ETHERNET_OVERHEAD, PACKET_HEADERS
 from traffic.nic import is_data_opcode
@@ -98,10 +99,16 @@ def collect(
         ],
         queue_series=downsample_queues(queue_samples(m)),
         psn_trace=_psn_trace(m, flows, drops, traced_flow),
+        timeline=summarise(rank_intervals(m), m.plan.servers),
         ledger=ledger,
         fidelity=_fidelity(scenario, m, ledger),
     )
     return result.model_copy(update={"metrics": compute_metrics(result)})
+
+
+def rank_intervals(m: Measurements) -> dict[int, list[Interval]]:
+    """What was under way at each rank, and when."""
+    return intervals_of(m.plan, {report.rank: report.timeline for report in m.reports})
 
 
 def most_retransmitting_flow(m: Measurements) -> int:

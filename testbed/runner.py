@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from testbed.calibration import choose_dilation, fastest_time, measure_unit
-from testbed.collect import collect, most_retransmitting_flow, queue_samples
+from testbed.collect import collect, most_retransmitting_flow, queue_samples, rank_intervals
 from testbed.fabric_keeper import SCRATCH, FabricKeeper, create_experiment
 from testbed.fidelity import Verdict
 from testbed.options import ExitStatus, RunOptions
@@ -45,6 +45,7 @@ from testbed.scenario import (
     plan_traffic,
     resolve_variants,
 )
+from testbed.timeline import write_chrome_trace
 from testbed.topology import Topology
 
 ATTEMPTS = 3
@@ -128,6 +129,7 @@ class _Variants:
             result = merge_iterations(results)
             if attempt == ATTEMPTS - 1 or not self._slow_down(result):
                 break
+        write_chrome_trace(directory, rank_intervals(measurements), measurements.plan.servers)
         return result, queue_samples(measurements)
 
     def _slow_down(self, result: VariantResult) -> bool:

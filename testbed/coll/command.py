@@ -160,7 +160,8 @@ def _run_inside(
     from testbed.coll.table import TablePrinter
     from testbed.runner import run_scenario
 
-    printer = TablePrinter(scenario, options.iterations, progress.result)
+    channels = scenario.workload.parameters.model_dump()["channels"]
+    printer = TablePrinter(progress.result, channels=channels, iterations=options.iterations)
     with errors_logged(options.directory), progress:
         if not table:
             return int(run_scenario(scenario, options, progress))

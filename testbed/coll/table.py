@@ -8,12 +8,11 @@ from collections.abc import Callable
 from testbed.coll.crossover import crossover_sentence, stretches, times_by_algorithm
 from testbed.fidelity import Verdict
 from testbed.results import CollectiveResult, RunResult, VariantResult
-from testbed.scenario import Scenario
 
 _COLUMNS = (
     # title, unit, width
     ("size", "(B)", 10),
-    ("count", "(elements)", 10),
+    ("count", "(elements)", 11),
     ("type", "", 6),
     ("redop", "", 6),
     ("root", "", 5),
@@ -21,7 +20,7 @@ _COLUMNS = (
     ("algbw", "(GB/s)", 7),
     ("busbw", "(GB/s)", 7),
     ("#wrong", "", 7),
-    ("model", "(us)", 8),
+    ("model", "(us)", 7),
     ("ratio", "", 6),
 )
 
@@ -51,28 +50,39 @@ def header(*, ranks: int, channels: int, iterations: int) -> list[str]:
 class TablePrinter:
     """Prints the table row by row: ``write`` takes each line as soon as its figures are there."""
 
-    def __init__(self, scenario: Scenario, iterations: int, write: Callable[[str], None]) -> None:
-        self._scenario = scenario
-        self._iterations = iterations
+    def __init__(self, write: Callable[[str], None], *, channels: int, iterations: int) -> None:
         self._write = write
-        self._algorithm = ""
-        self._begun = False
+        self._channels = channels
+        self._iterations = iterations
+        self._algorithm: str | None = None
 
     def add(self, variant: VariantResult) -> None:
         """The next variant's row, below a line with its algorithm if that is another one."""
-        if not self._begun:
-            self._begun = True
-            channels = self._scenario.workload.parameters.model_dump().get("channels", 1)
-            for line in header(
-                ranks=len(variant.ranks), channels=channels, iterations=self._iterations
-            ):
-                self._write(line)
-        algorithm = variant.collective.algorithm if variant.collective else ""
-        if algorithm and algorithm != self._algorithm:
+        lines = []
+        if self._algorithm is None:
+            self._algorithm = ""
+            lines = header(
+                ranks=len(variant.ranks), channels=self._channels, iterations=self._iterations
+            )
+        algorithm = variant.collective.algorithm if variant.collective else self._algorithm
+        if algorithm != self._algorithm:
             self._algorithm = algorithm
-            self._write(f"# algorithm: {algorithm}")
-        for line in rows(variant):
+            lines.append(f"# algorithm: {algorithm}")
+        for line in [*lines, *rows(variant)]:
             self._write(line)
+
+
+def whole_table(result: RunResult) -> list[str]:
+    """All lines of a sweep that is over."""
+    lines: list[str] = []
+    workload = result.scenario.get("workload", {})
+    times = [len(v.collective.times) for v in result.variants if v.collective]
+    printer = TablePrinter(
+        lines.append, channels=workload.get("channels", 1), iterations=max([1, *times])
+    )
+    for variant in result.variants:
+        printer.add(variant)
+    return [*lines, *footer(result)]
 
 
 def rows(variant: VariantResult) -> list[str]:
@@ -86,7 +96,7 @@ def _doubts(variant: VariantResult) -> list[str]:
     verdict = variant.fidelity.verdict
     if verdict is Verdict.FAITHFUL:
         return []
-    return [f"# {verdict}: {reason}" for reason in variant.fidelity.reasons]
+    return [f"# {verdict}: {reason.partition(':')[0]}" for reason in variant.fidelity.reasons]
 
 
 def _row(collective: CollectiveResult, wrong: float | int | str | None) -> str:

@@ -46,7 +46,7 @@ def timeline_finding(result: RunResult) -> str:
 
 def _waiting(timeline: TimelineResult) -> str:
     computing = _mean_share(timeline, "compute")
-    compute = f"ranks compute {_percent(computing)} of the time, and " if computing >= BUSY else ""
+    compute = f"ranks compute {_percent(computing)} of the time; " if computing >= BUSY else ""
     longest = max(timeline.ranks, key=lambda rank: rank.shares["wait"])
     least = min(timeline.ranks, key=lambda rank: rank.shares["wait"])
     most, fewest = (_share(timeline, rank.shares["wait"]) for rank in (longest, least))
@@ -57,8 +57,8 @@ def _waiting(timeline: TimelineResult) -> str:
     if is_tie(most, fewest):
         return f"{compute}every rank waits {_percent(most)}"
     return (
-        f"{compute}rank {longest.rank} waits longest, {_percent(most)}{_mostly_for(longest)}; "
-        f"rank {least.rank} {_percent(fewest)}"
+        f"{compute}rank {longest.rank} waits longest ({_percent(most)}{_mostly_for(longest)}), "
+        f"rank {least.rank} least ({_percent(fewest)})"
     )
 
 

@@ -45,6 +45,7 @@ from testbed.results.schema import (
     VariantResult,
 )
 from testbed.results.series import QueueSamples, build_psn_trace, downsample_queues
+from testbed.results.timeline import Activity, RankTimeline, TimelineResult
 
 __all__ = [
     "DROP_RECORD_LIMIT",
@@ -52,6 +53,7 @@ __all__ = [
     "RESULT_FILE",
     "SCHEMA_VERSION",
     "SUCCESS",
+    "Activity",
     "CollectiveResult",
     "DropRecord",
     "EmptyResultError",
@@ -70,8 +72,10 @@ __all__ = [
     "QueueSamples",
     "QueueSeries",
     "RankResult",
+    "RankTimeline",
     "ResultError",
     "RunResult",
+    "TimelineResult",
     "TopologySummary",
     "VariantResult",
     "atomic_write",

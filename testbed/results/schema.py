@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, computed_field, model_validat
 
 from testbed.fidelity import Fidelity, Verdict, worst
 from testbed.ledger import Ledger
+from testbed.results.timeline import TimelineResult
 
 SCHEMA_VERSION = 1
 """Raised whenever a field changes its meaning or goes; adding one does not raise it."""
@@ -347,6 +348,7 @@ class VariantResult(_Model):
     path_changes: list[PathChange] = Field(default_factory=list)
     queue_series: QueueSeries | None = None
     psn_trace: PsnTrace | None = None
+    timeline: TimelineResult | None = None
     ledger: Ledger
     fidelity: Fidelity
     metrics: dict[str, MetricValue] = Field(default_factory=dict)
