@@ -15,12 +15,15 @@ FIRST_COLUMN = 18
 
 def print_list() -> None:
     """Print everything that has a name."""
-    for name, path in scenario_files().items():
+    files = scenario_files()
+    width = max(map(len, files), default=0)
+    for name, path in files.items():
         try:
             description = load_scenario(path).description.strip().splitlines()
-            print(f"{name:<{FIRST_COLUMN}} {description[0] if description else ''}")
+            text = description[0] if description else ""
         except ScenarioError as error:
-            print(f"{name:<{FIRST_COLUMN}} cannot be run: {error}")
+            text = f"cannot be run: {error}"
+        print(_hanging(name, text, width))
     print()
     for what, names in (
         ("topologies", registries.topology_parameters()),
@@ -35,9 +38,9 @@ def print_list() -> None:
         print(_hanging(what, ", ".join(sorted(names))))
 
 
-def _hanging(what: str, text: str) -> str:
+def _hanging(what: str, text: str, width: int = FIRST_COLUMN) -> str:
     """What something is, then a text beside it that may go on in further lines."""
     return textwrap.fill(
-        text, COLUMNS, initial_indent=f"{what:<{FIRST_COLUMN}} ",
-        subsequent_indent=" " * (FIRST_COLUMN + 1), break_on_hyphens=False, break_long_words=False,
+        text, COLUMNS, initial_indent=f"{what:<{width}} ",
+        subsequent_indent=" " * (width + 1), break_on_hyphens=False, break_long_words=False,
     )  # fmt: skip
