@@ -9,7 +9,7 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from testbed.coll.table import whole_table
-from testbed.report import findings, tables
+from testbed.report import findings, jobs, tables
 from testbed.report.bandwidth_chart import bandwidth_finding, is_sweep
 from testbed.report.grid import grid_lines, grid_of
 from testbed.report.quantities import format_quantity, plural
@@ -90,6 +90,8 @@ def render(result: RunResult, charts: Mapping[str, Path]) -> str:
         },
         sweep="\n".join(whole_table(result)) if is_sweep(result) else "",
         comparison=tables.comparison(result),
+        jobs=jobs.job_table(result),
+        job_notes=jobs.job_notes(result),
         grid=grid,
         grid_lines=grid_lines(grid, tables.comparison(result), result) if grid else [],
         variants=tables.variants(result),

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from testbed.fidelity import Verdict
-from testbed.report import findings, tables
+from testbed.report import findings, jobs, tables
 from testbed.report.grid import Grid, GridLine, grid_lines, grid_of
 from testbed.report.link_chart import shows_links
 from testbed.report.tables import ComparisonRow
@@ -46,6 +46,8 @@ def print_summary(result: RunResult, report: os.PathLike[str] | None, console: C
     else:
         for chunk in chunks:
             _print_comparison(names, rows, chunk, console)
+    if jobs.sizes_differ(result):
+        _print_jobs(result, console)
     _print_causes(result, console)
     if result.expectations:
         _print_expectations(result, console)
@@ -85,6 +87,21 @@ def _print_comparison(
     for row in rows:
         cells = [Text(row.cells[i], style="bold green" if i == row.best else "") for i in chunk]
         table.add_row(Text(row.label), *cells)
+    console.print(table)
+    if not console.is_terminal:
+        console.print()
+
+
+def _print_jobs(result: RunResult, console: Console) -> None:
+    """How the throughput of a training job grows with its ranks."""
+    from rich.text import Text
+
+    rows = jobs.job_table(result)
+    table = _table(console)
+    for position, name in enumerate(rows.header):
+        table.add_column(Text(name), justify="right" if position in rows.numeric else "left")
+    for row in rows.rows:
+        table.add_row(*map(Text, row))
     console.print(table)
     if not console.is_terminal:
         console.print()
