@@ -40,9 +40,9 @@ def size_range(least: int, most: int, factor: float) -> tuple[int, ...]:
         raise ValueError(f"--min: {least} bytes is more than --max, {most}; allowed: up to that")
     sizes: list[int] = []
     size = float(least)
-    while size <= most and len(sizes) <= MOST_SIZES:
+    while size <= most and len(sizes) <= MOST_SIZES:  # one more is too many
         sizes.append(int(size))
-        size *= factor
+        size = max(size * factor, size + 1)
     return distinct(sizes)
 
 

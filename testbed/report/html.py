@@ -68,7 +68,8 @@ def render(result: RunResult, charts: Mapping[str, Path]) -> str:
     )
     environment.globals.update(quantity=format_quantity, plural=plural)
     by_name = {variant.name: variant for variant in result.variants}
-    grid = grid_of(result)
+    sweep = whole_table(result) if is_sweep(result) else []
+    grid = None if sweep else grid_of(result)
     sentences = [make(result) for name, (make, _) in _CHARTS.items() if _told(name, charts)]
     sentences += [
         findings.reordering_finding(result),
@@ -88,7 +89,7 @@ def render(result: RunResult, charts: Mapping[str, Path]) -> str:
             for name, (make, explanation) in _CHARTS.items()
             if name in charts
         },
-        sweep="\n".join(whole_table(result)) if is_sweep(result) else "",
+        sweep="\n".join(sweep),
         comparison=tables.comparison(result),
         jobs=jobs.job_table(result),
         job_notes=jobs.job_notes(result),
