@@ -3,8 +3,8 @@
 A process is a server, a thread is a lane: of each rank one for its computations, one for its
 reductions and one for each connection, since what is in one lane must not overlap. Messages of a
 connection are drawn one after the other: one begins when it was posted or, if that is later, when
-the one before it was complete. Times are emulated microseconds; an arrow leads from each SEND to
-its RECEIVE. (Trace Event Format, Google, section "Event Descriptions".)
+the one before it was complete. Times are emulated microseconds; an arrow leads from a SEND to its
+RECEIVE, except where the one before it was acknowledged only after the next had arrived. (Trace Event Format, Google, section "Event Descriptions".)
 """
 
 from __future__ import annotations
@@ -64,10 +64,18 @@ def chrome_trace(
         pid = names.index(servers[rank] if servers else f"rank {rank}")
         events += _rank_events(rank, own, pid)
     return {
-        "traceEvents": events,
+        "traceEvents": _forward_arrows_only(events),
         "displayTimeUnit": "ns",
         "otherData": {"clock": "emulated time", "operations_left_out": left_out},
     }
+
+
+def _forward_arrows_only(events: Sequence[Event]) -> list[Event]:
+    """Without arrows that have one end only, or that would lead back in time."""
+    begins = {event["id"]: event["ts"] for event in events if event["ph"] == "s"}
+    ends = {event["id"]: event["ts"] for event in events if event["ph"] == "f"}
+    drawn = {name for name in begins.keys() & ends.keys() if begins[name] <= ends[name]}
+    return [event for event in events if event["ph"] not in ("s", "f") or event["id"] in drawn]
 
 
 def _longest(

@@ -37,7 +37,7 @@ def test_sizes_are_read_as_nccl_tests_reads_them(text: str, size: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "K", "8Q", "-8K", "0", "0K", "1.5K", "9999999999G"])
 def test_what_is_no_size_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="allowed|size|negative|unit"):
+    with pytest.raises(ValueError, match=r"allowed|size|negative|unit"):
         parse_nccl_size(text)
 
 
