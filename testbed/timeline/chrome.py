@@ -3,8 +3,9 @@
 A process is a server, a thread is a lane: of each rank one for its computations, one for its
 reductions and one for each connection, since what is in one lane must not overlap. Messages of a
 connection are drawn one after the other: one begins when it was posted or, if that is later, when
-the one before it was complete. Times are emulated microseconds; an arrow leads from a SEND to its
-RECEIVE, except where the one before it was acknowledged only after the next had arrived. (Trace Event Format, Google, section "Event Descriptions".)
+the one before it was complete. Times are emulated microseconds. An arrow leads from a SEND to its
+RECEIVE, except where it had arrived before the one before it was acknowledged. (Trace Event Format,
+Google, section "Event Descriptions".)
 """
 
 from __future__ import annotations

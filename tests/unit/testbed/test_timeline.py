@@ -225,7 +225,9 @@ def test_arrows_lead_from_a_send_to_its_receive(kind: str) -> None:
     begins = {e["id"]: e for e in events if e["ph"] == "s"}
     ends = {e["id"]: e for e in events if e["ph"] == "f"}
     assert begins.keys() == ends.keys()
-    assert len(begins) > 0.5 * sum(op.kind.sends for ops in plan.ops for op in ops)
+    sends = sum(op.kind.sends for ops in plan.ops for op in ops)
+    # messages of a tree follow each other so closely that some are drawn too late for an arrow
+    assert len(begins) == sends if kind == "ring" else 0 < len(begins) < sends
     assert all(begins[name]["ts"] <= ends[name]["ts"] for name in begins)
 
 
