@@ -29,8 +29,8 @@ from testbed.topology import Interface, Topology
 from testbed.topology.base import IFINDEX_BASE
 
 XDP_MODE = XdpMode.GENERIC
-"""Costs the same here as in veth's own receive path, which would drop frames beyond the 256 that its
-ring holds, and switch receive offload on."""
+"""Costs the same here as in veth's own receive path, which would drop frames beyond the 256 that
+its ring holds, and switch receive offload on."""
 
 _MODES = {
     LabelMode.HASH: 0,
