@@ -9,7 +9,7 @@ from typing import Any
 from testbed.coll.crossover import crossover_sentence, stretches, times_by_algorithm
 from testbed.coll.sizes import binary_size, short_size
 from testbed.report.canvas import COLOURS, GREY, LIGHT, LINE_STYLES, Sheet
-from testbed.report.quantities import format_quantity, three_digits
+from testbed.report.quantities import format_quantity, scale_for, three_digits
 from testbed.results import CollectiveResult, RunResult
 
 LEAST_SIZES = 3
@@ -75,14 +75,14 @@ def bandwidth_chart(result: RunResult) -> Any | None:
         _model(left, right, sizes, style["color"])
     _link_rate(left, result)
     left.set_ylabel("bus bandwidth (GB/s)")
-    left.set_ylim(bottom=0)
+    left.set_ylim(0, 1.12 * left.get_ylim()[1])
     right.set_yscale("log")
-    right.yaxis.set_major_formatter(lambda value, _: format_quantity(value, "s"))
+    right.yaxis.set_major_formatter(lambda value, _: _round_time(value))
     right.yaxis.set_minor_formatter(lambda value, _: "")
     right.set_ylabel("time")
     for ax in (left, right):
         _size_axis(ax, measured)
-    left.legend(loc="upper left", fontsize=9, framealpha=0.9, edgecolor=LIGHT)
+    right.legend(loc="upper left", fontsize=9, framealpha=0.9, edgecolor=LIGHT)
     sheet.place(left=0.07, right=0.985, wspace=0.22, bottom=0.55)
     return sheet.figure
 
@@ -95,7 +95,12 @@ def _model(left: Any, right: Any, sizes: Mapping[int, CollectiveResult], colour:
     places = [size for size, _, _ in known]
     thin = {"color": colour, "linewidth": 0.9, "linestyle": ":", "zorder": 1.5}
     left.plot(places, [c.bytes * c.bus_factor / time / 1e9 for _, c, time in known], **thin)
-    right.plot(places, [time for _, _, time in known], **thin, label="model")
+    right.plot(places, [time for _, _, time in known], **thin)
+
+
+def _round_time(seconds: float) -> str:
+    scale = scale_for(seconds, "s")
+    return f"{seconds / scale.divisor:g} {scale.label}"
 
 
 def _link_rate(ax: Any, result: RunResult) -> None:
