@@ -73,6 +73,20 @@ def one_line(text: str) -> bool:
         (["run", "."], ".: cannot be read: Is a directory"),
         (["plan", "incast", "--set", "x"], "write it as FIELD=VALUE"),
         (["report", "."], "no such file"),
+        (["coll"], "Missing argument"),
+        (["coll", "all-reduse"], "OPERATION: 'all-reduse'; did you mean 'all-reduce'"),
+        (["coll", "all-reduce", "--min", "8Q"], "--min: '8Q' has no known unit"),
+        (["coll", "all-reduce", "--min", "8K", "--max", "4K"], "--min: 8192 bytes is more than"),
+        (["coll", "all-reduce", "--factor", "1"], "--factor: 1; allowed: more than 1"),
+        (["coll", "all-reduce", "--sizes", "8K,", "--quiet"], "--sizes: '' is not a size"),
+        (["coll", "all-reduce", "--sizes", "8K", "--max", "9K"], "--max goes without --sizes"),
+        (["coll", "all-reduce", "--algorithm", "ring,tree"], "--algorithm: 'tree'; allowed: auto"),
+        (["coll", "all-reduce", "--dtype", "double"], "--dtype: 'double'"),
+        (["coll", "all-reduce", "incst"], "did you mean 'incast'"),
+        (["coll", "all-reduce", "incast", "--topology", "hpn"], "--topology goes without a"),
+        (["coll", "all-reduce", "--topology", "torus"], "topology.kind: 'torus' is not known"),
+        (["coll", "all-reduce", "--iterations", "0"], "Invalid value for '--iterations'"),
+        (["coll", "all-reduce", "--dilation", "0"], "dilation: 0 must be"),
     ],
 )
 def test_mistakes_are_one_line_and_status_2(invoke, isolated, arguments, message, tmp_path) -> None:
@@ -128,6 +142,9 @@ def test_payload_that_does_not_fit_into_memory_is_status_4(invoke, isolated, mon
     assert "the ranks of go-back-n need 1.8 GiB of memory" in err
     assert "this machine has 1.0 GiB in all" in err
     assert invoke("run", "incast-long", *size, "--set", "workload.senders=2", "--quiet")[0] == 0
+    status, _, err = invoke("coll", "all_reduce", "--max", "64M")
+    assert (status, one_line(err)) == (4, True)
+    assert "the ranks of auto-" in err
 
 
 def test_no_namespaces_is_status_4_and_leaves_no_directory(invoke, isolated, tmp_path) -> None:
