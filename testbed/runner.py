@@ -186,7 +186,8 @@ def _dilation(
 ) -> float:
     """One dilation for all variants, so that they can be compared.
 
-    Those that run ``together`` share the wall time that one of them might take otherwise.
+    Those that run ``together`` share the wall time that one of them might take otherwise; else the
+    longest has it, so that a short one beside it does not slow that down.
     """
     if scenario.dilation != "auto":
         return scenario.dilation
@@ -198,7 +199,7 @@ def _dilation(
     times = [fastest_time(plan, topology, path_mtu=mtu) for mtu, topology, plan in planned]
     chosen = 1.0
     for (mtu, topology, plan), own in zip(planned, times, strict=True):
-        others = sum(times) - own if together else 0.0
+        others = (sum(times) if together else max(times)) - own
         needed = choose_dilation(plan, topology, path_mtu=mtu, unit=unit, others=others)
         chosen = max(chosen, needed)
     progress.note(f"dilation {chosen:g}: one emulated microsecond takes {chosen * 1e-3:.3g} ms")
