@@ -56,6 +56,7 @@ class Sweep:
                 "reduction": self.reduction,
             },
             "variants": self._variants(),
+            "expect": ["wrong_elements == 0"],
         }
         return scenario_from_document(document, self.settings, origin=f"coll {self.operation}")
 
