@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from traffic.codec import FRAME_OVERHEAD
 from traffic.nvlink import NvlinkSettings
 from traffic.plan import Op, OpKind, Plan
-from traffic.schedule import OpKey, execution_order, match_messages
+from traffic.schedule import execution_order, match_messages
 
 ETHERNET_OVERHEAD = FRAME_OVERHEAD
 """Preamble and start 8, frame check sequence 4, gap 12 bytes (IEEE 802.3)."""
@@ -82,16 +82,21 @@ class _Chain:
     def longest(self) -> float:
         """When the last operation is complete if nothing competes for anything."""
         partner = match_messages(self.plan)
-        finished: dict[OpKey, float] = {}
+        finished = [[0.0] * len(ops) for ops in self.plan.ops]
+        latest = 0.0
         for key in execution_order(self.plan):
-            op = self.plan.ops[key[0]][key[1]]
-            finish = max((finished[op.rank, other] for other in op.depends_on), default=0.0)
-            if key in partner:
-                finish = max(finish, finished[partner[key]])
+            rank, op_id = key
+            op, own = self.plan.ops[rank][op_id], finished[rank]
+            finish = 0.0
+            for other in op.depends_on:
+                finish = max(finish, own[other])
+            if (sender := partner.get(key)) is not None:
+                finish = max(finish, finished[sender[0]][sender[1]])
             else:
                 finish = max(finish, op.start) + self._duration(op)
-            finished[key] = finish
-        return max(finished.values(), default=0.0)
+            own[op_id] = finish
+            latest = max(latest, finish)
+        return latest
 
     def _duration(self, op: Op) -> float:
         match op.kind:

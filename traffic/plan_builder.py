@@ -99,6 +99,7 @@ class PlanBuilder:
         for rank, count in Counter(self.gpu_ranks).items():
             if rank not in gpus or count > 1:
                 raise PlanError(f"jobs: rank {rank}; allowed: GPUs, each in one job")
+        self._servers = tuple(location.server for location in self.locations)
         self.dtype = DataType.UINT8
         self.reduction = Reduction.SUM
         self._memory = [MemoryPlan(0, 0)] * world_size
@@ -126,7 +127,7 @@ class PlanBuilder:
     @property
     def server_of(self) -> tuple[str, ...]:
         """The server of every rank; empty where the place does not matter."""
-        return tuple(location.server for location in self.locations)
+        return self._servers
 
     def memory(self, rank: int, *, initialised: int, total: int) -> None:
         """Give a rank its memory, in bytes."""

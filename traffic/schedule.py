@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from itertools import accumulate
 
 from traffic.plan import OpKind, Plan, PlanError
 
@@ -67,28 +67,38 @@ def execution_order(plan: Plan) -> list[OpKey]:
 
     A RECEIVE comes after its SEND. Raises PlanError when operations wait for each other.
     """
-    partner = match_messages(plan)
-    unmet: dict[OpKey, int] = {}
-    dependents: dict[OpKey, list[OpKey]] = {}
+    keys = [(rank, op_id) for rank, ops in enumerate(plan.ops) for op_id in range(len(ops))]
+    base = list(accumulate((len(ops) for ops in plan.ops), initial=0))
+    unmet = [0] * len(keys)
+    # Plans have up to half a million operations, for which lists of edges would cost too much:
+    # first[operation] and following[edge] are edges, -1 at the end.
+    first = [-1] * len(keys)
+    following: list[int] = []
+    target: list[int] = []
+
+    def edge(number: int, dependent: int) -> None:
+        following.append(first[number])
+        first[number] = len(target)
+        target.append(dependent)
+        unmet[dependent] += 1
+
     for rank, ops in enumerate(plan.ops):
+        begin = base[rank]
         for op in ops:
-            key = rank, op.op_id
-            needed = [(rank, other) for other in set(op.depends_on)]
-            if key in partner:
-                needed.append(partner[key])
-            unmet[key] = len(needed)
-            for other in needed:
-                dependents.setdefault(other, []).append(key)
-    ready = deque(key for key, count in unmet.items() if count == 0)
-    order: list[OpKey] = []
-    while ready:
-        key = ready.popleft()
-        order.append(key)
-        for dependent in dependents.get(key, ()):
+            for needed in set(op.depends_on):
+                edge(begin + needed, begin + op.op_id)
+    for (rank, op_id), (sender, send) in match_messages(plan).items():
+        edge(base[sender] + send, base[rank] + op_id)
+    order = [number for number, count in enumerate(unmet) if count == 0]
+    for number in order:  # grows while it is walked: a queue
+        at = first[number]
+        while at >= 0:
+            dependent = target[at]
             unmet[dependent] -= 1
             if unmet[dependent] == 0:
-                ready.append(dependent)
-    if len(order) != len(unmet):
-        stuck = min(key for key, count in unmet.items() if count)
-        raise PlanError(f"operations wait for each other: {plan.ops[stuck[0]][stuck[1]]}")
-    return order
+                order.append(dependent)
+            at = following[at]
+    if len(order) != len(keys):
+        rank, op_id = keys[next(number for number, count in enumerate(unmet) if count)]
+        raise PlanError(f"operations wait for each other: {plan.ops[rank][op_id]}")
+    return [keys[number] for number in order]
