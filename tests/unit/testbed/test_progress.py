@@ -84,6 +84,30 @@ def test_quiet_says_nothing(capsys) -> None:
     assert capsys.readouterr() == ("", "")
 
 
+@pytest.mark.parametrize("stream", [io.StringIO(), Terminal()])
+@pytest.mark.parametrize("quiet", [False, True])
+def test_results_go_to_standard_output_alone(capsys, stream, quiet) -> None:
+    reporter = create_progress(stream, quiet=quiet, transient=True)
+    with reporter:
+        for number in (1, 2, 3):
+            reporter.variant(f"size-{number}", number=number, count=3)
+            reporter.stage(Stage.TRAFFIC)
+            reporter.update(fraction=0.5, emulated=3e-4, wall=1.5)
+            reporter.result(f"row {number}")
+    assert capsys.readouterr().out == "row 1\nrow 2\nrow 3\n"
+    assert "row" not in stream.getvalue()
+
+
+def test_a_transient_bar_is_erased_before_a_result_is_printed(monkeypatch) -> None:
+    stream = Terminal()
+    monkeypatch.setattr("sys.stdout", stream)
+    with create_progress(stream, quiet=False, transient=True) as reporter:
+        reporter.variant("size-1", number=1, count=1)
+        reporter.result("row")
+    line_up, erase = "\x1b[1A", "\x1b[2K"
+    assert f"{line_up}{erase}row\n" in stream.getvalue()
+
+
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [(0.0, "0 ns"), (5e-9, "5 ns"), (12.34e-6, "12.34 us"), (0.067108864, "67.11 ms"), (2, "2 s")],
