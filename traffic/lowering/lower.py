@@ -22,18 +22,21 @@ def lower_trace(
     builder: PlanBuilder,
     *,
     operation: Operation = Operation.WRITE_WITH_IMM,
+    separate_messages: bool = False,
 ) -> None:
     """Add an arranged trace to a plan, with its memory.
 
-    Each communicator has its own connections: one flow per channel and pair of ranks. What stays
-    within a server takes NVLink. Raises PlanError for a verb that does not tell the receiver, for
-    a plan that is too large, and if nothing is left for the network.
+    Each communicator has its own connections: one flow per channel and pair of ranks. Messages
+    between two ranks share one as well, unless ``separate_messages`` gives each its own, and all
+    of them the network. What else stays within a server takes NVLink. Raises PlanError for a verb
+    that does not tell the receiver, for a plan that is too large, and if nothing is left for the
+    network.
     """
     if not operation.notifies_receiver:
         raise PlanError(f"operation: {operation} does not tell the receiver that data are there")
     for rank, needed in arrangement.memory.items():
         builder.memory(rank, initialised=needed.initialised, total=needed.total)
-    lowerer = _Lowerer(arrangement, builder, operation)
+    lowerer = _Lowerer(arrangement, builder, operation, separate_messages)
     lowerer.run()
     if not lowerer.flows:
         raise PlanError(
@@ -44,13 +47,18 @@ def lower_trace(
 
 class _Lowerer:
     def __init__(
-        self, arrangement: Arrangement, builder: PlanBuilder, operation: Operation
+        self,
+        arrangement: Arrangement,
+        builder: PlanBuilder,
+        operation: Operation,
+        separate_messages: bool,
     ) -> None:
         self._arrangement = arrangement
         self._trace = arrangement.trace
         self._ranks = arrangement.ranks
         self._builder = builder
         self._operation = operation
+        self._separate = separate_messages
         self._servers = builder.server_of
         self._sends = {send: receive for receive, send in arrangement.edges.items()}
         # operations whose completion is that of a node
@@ -111,14 +119,15 @@ class _Lowerer:
         landing = self._arrangement.landings[key[0], node.peer]
         source, destination = self._ranks[key[0]], self._ranks[node.peer]
         ends: tuple[int, int | None]
-        if self._servers[source] and self._servers[source] == self._servers[destination]:
+        together = self._servers[source] and self._servers[source] == self._servers[destination]
+        if together and not self._separate:
             ends = self._builder.local_message(
                 source, destination, length=node.size, offset=0, remote_offset=landing,
                 depends_on=needed, start=node.start,
             )  # fmt: skip
         else:
             ends = self._builder.message(
-                self._flow(_MESSAGES, source, destination, 0),
+                self._flow(_MESSAGES, source, destination, key[1] if self._separate else 0),
                 operation=self._operation,
                 length=node.size,
                 offset=0,
@@ -156,7 +165,10 @@ class _Lowerer:
             self._done[key] = tuple(sorted({*last, *needed}))
 
     def _flow(self, group: str, source: int, destination: int, channel: int) -> int:
-        """The flow of a communicator between two ranks on a channel; made when first asked for."""
+        """The flow of a communicator between two ranks on a channel; made when first asked for.
+
+        Messages that are separate count as channels.
+        """
         name = group, source, destination, channel
         if name not in self.flows:
             self.flows[name] = self._builder.flow(self._builder.connect(source, destination))

@@ -99,6 +99,10 @@ class Replay(TracedWorkload):
         )
         return load_trace(Path(p.path), trace_format=_reader(p), options=options)
 
+    def has_separate_messages(self, parameters: Any) -> bool:
+        """The flows of a file have completion times of their own."""
+        return _reader(parameters) == "flows"
+
     def options(self, parameters: Any) -> CollectiveOptions:
         """The schedule of an MSCCL file, proved right; else algorithms as the parameters say."""
         p: ReplayParameters = parameters

@@ -90,8 +90,12 @@ class TracedWorkload(Workload):
         """
 
     @abc.abstractmethod
-    def job(self, plan: Plan) -> JobReference:
+    def job(self, plan: Plan) -> JobReference | None:
         """What the plan's times refer to; all jobs together."""
+
+    def has_separate_messages(self, parameters: Any) -> bool:
+        """Whether every message is a flow of its own, with a completion time and a connection."""
+        return False
 
     def options(self, parameters: Any) -> CollectiveOptions:
         """How collectives are carried out. Raises ScheduleError or TraceError."""
@@ -103,7 +107,12 @@ class TracedWorkload(Workload):
         p: TracedParameters = parameters
         builder.dtype = p.dtype
         arrangement = _arrangement(self.name, p, builder.jobs, builder.server_of, builder.seed)
-        lower_trace(arrangement, builder, operation=p.operation)
+        lower_trace(
+            arrangement,
+            builder,
+            operation=p.operation,
+            separate_messages=self.has_separate_messages(p),
+        )
 
     def reference(self, plan: Plan) -> Reference:
         """S is all that crosses the network."""

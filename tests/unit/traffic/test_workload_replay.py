@@ -30,8 +30,9 @@ fc -1 500 NONE 0 500 NONE 0 500 ALLREDUCE 4096 10
 """
 
 FLOWS = """\
-3
+4
 0 1 3 100 5000 2.0
+0 1 3 100 6000 2.0
 1 2 3 100 70000 2.000001
 3 0 3 100 1 2.5
 """
@@ -150,13 +151,14 @@ def test_an_astra_sim_workload_takes_all_ranks(tmp_path):
 def test_hpcc_flows_keep_their_starts(tmp_path):
     path = tmp_path / "flows.txt"
     path.write_text(FLOWS)
-    plan = replayed(path, format="hpcc-flows", ranks=4)
+    plan = replayed(path, format="hpcc-flows", ranks=4, per_server=2)
     found = sorted(
         (c.source_rank, c.destination_rank, flow.payload_bytes, round(flow.start, 9))
         for flow in plan.flows
         for c in [plan.connections[flow.connection]]
     )
-    assert found == [(0, 1, 5000, 0.0), (1, 2, 70000, 1e-6), (3, 0, 1, 0.5)]
+    assert len(plan.connections) == 4
+    assert found == [(0, 1, 5000, 0.0), (0, 1, 6000, 0.0), (1, 2, 70000, 1e-6), (3, 0, 1, 0.5)]
     assert wrong_elements(plan) == 0
 
 
