@@ -385,7 +385,12 @@ def _fidelity(scenario: Scenario, m: Measurements, ledger: Ledger) -> Fidelity:
             frame_time=frame * 8 / rate,
             base_rtt=base_rtt(m.topology, m.plan),
             nic_lateness=_percentiles(port.send_lateness for port in nics),
-            timer_lateness=_percentiles(port.delivery_lateness for port in nics),
+            timer_lateness=_percentiles(
+                [
+                    *(port.delivery_lateness for port in nics),
+                    *(report.timer_lateness for report in m.reports),
+                ]
+            ),
             forwarding_latency_wall=m.probe.latency,
             link_rates=m.telemetry.link_rates(),
             cpu_steal=m.cpu_steal,

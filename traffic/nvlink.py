@@ -83,8 +83,8 @@ class NvlinkPort(Protocol):
     def local_sent(self, op_id: int, now: float) -> None:
         """Its LOCAL_SEND is complete."""
 
-    def local_received(self, source: int, tag: int, now: float) -> None:
-        """Message ``tag`` of ``source`` is in its memory."""
+    def local_received(self, source: int, tag: int, now: float, lateness: float) -> None:
+        """Message ``tag`` of ``source`` is in its memory, ``lateness`` seconds after it was due."""
 
 
 _Way = tuple[int, int]
@@ -151,7 +151,7 @@ class NvSwitch:
         while self._events and self._events[0][0] <= now:
             due, _, event, op = heapq.heappop(self._events)
             if event is _Event.ARRIVED:
-                self._deliver(op, now)
+                self._deliver(op, due, now)
             elif event is _Event.CONFIRMED:
                 self._ports[op.rank].local_sent(op.op_id, now)
             else:
@@ -165,13 +165,13 @@ class NvSwitch:
         else:
             self._sending.discard(way_out)
 
-    def _deliver(self, op: Op, now: float) -> None:
+    def _deliver(self, op: Op, due: float, now: float) -> None:
         source, target = self._ports[op.rank], self._ports[op.peer]
         target.memory[op.remote_offset : op.remote_offset + op.length] = source.memory[
             op.offset : op.offset + op.length
         ]
         self.carried_bytes += op.length
-        target.local_received(op.rank, op.tag, now)
+        target.local_received(op.rank, op.tag, now, now - due)
 
     def next_event(self) -> float:
         """When something is due next; infinity if nothing is under way."""

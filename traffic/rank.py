@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import math
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -144,6 +145,8 @@ class Rank:
             if op.kind is OpKind.LOCAL_RECEIVE
         }
         self._computing: list[tuple[float, int]] = []
+        self.timer_lateness = array("d")
+        """For every computation and message over NVLink: seconds by which it was seen too late."""
         self.flows: dict[int, FlowProgress] = {}
         self.failed: str | None = None
         for pair in plan.queue_pairs(self.rank):
@@ -261,7 +264,9 @@ class Rank:
         """Handle completions and begin what may begin; returns whether anything happened."""
         happened = False
         while self._computing and self._computing[0][0] <= now:
-            self.executor.complete(heapq.heappop(self._computing)[1], now)
+            due, op_id = heapq.heappop(self._computing)
+            self.timer_lateness.append(now - due)
+            self.executor.complete(op_id, now)
             happened = True
         while True:
             completions = self._completions.poll()
@@ -358,8 +363,9 @@ class Rank:
         """A LOCAL_SEND is complete."""
         self.executor.complete(op_id, now)
 
-    def local_received(self, source: int, tag: int, now: float) -> None:
-        """Message ``tag`` of ``source`` is in memory."""
+    def local_received(self, source: int, tag: int, now: float, lateness: float) -> None:
+        """Message ``tag`` of ``source`` is in memory, ``lateness`` seconds after it was due."""
+        self.timer_lateness.append(lateness)
         self._received(self._local_receives[source, tag], now)
 
     def _fail(self, op: Op, status: WcStatus) -> None:

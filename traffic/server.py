@@ -69,6 +69,7 @@ class RankReport:
     connections: list[ConnectionReport]
     cpu_seconds: float
     timeline: Timeline
+    timer_lateness: array[float]
 
     @property
     def counts(self) -> dict[str, tuple[int, int]]:
@@ -248,6 +249,7 @@ class Server:
             connections=rank.connection_reports(),
             cpu_seconds=usage.ru_utime + usage.ru_stime,
             timeline=rank.executor.timeline(),
+            timer_lateness=rank.timer_lateness,
         )
 
     @staticmethod

@@ -120,6 +120,7 @@ def test_computations_take_their_time_and_hold_what_depends_on_them():
     arrival = world.ranks[1].executor.finished[receive]
     assert 0.08 + LATENCY <= arrival == world.ranks[1].executor.finished[last]
     assert all(rank.done for rank in world.ranks)
+    assert list(world.ranks[0].timer_lateness) == pytest.approx([0.0] * 3)
 
 
 def test_a_chain_over_nvlink_and_network():

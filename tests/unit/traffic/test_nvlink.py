@@ -24,13 +24,15 @@ class Gpu:
         self.memory = memoryview(bytearray(memory))
         self.sent = {}
         self.received = {}
+        self.lateness = []
 
     def local_sent(self, op_id, now):
         assert op_id not in self.sent
         self.sent[op_id] = now
 
-    def local_received(self, source, tag, now):
+    def local_received(self, source, tag, now, lateness):
         assert (source, tag) not in self.received
+        self.lateness.append(lateness)
         self.received[source, tag] = now
 
 
@@ -115,6 +117,7 @@ def test_being_late_does_not_add_up():
         switch.send(message(0, 1, GB, tag, op_id=tag), 0.0)
     switch.advance(60.0)
     assert len(gpus[1].received) == len(gpus[0].sent) == 20
+    assert gpus[1].lateness == pytest.approx([60 - LATENCY - 1 - number for number in range(20)])
 
 
 def test_the_bytes_are_those_at_the_time_of_arrival_and_land_where_they_should():
