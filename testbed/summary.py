@@ -38,5 +38,6 @@ def as_json(result: RunResult, directory: Path, status: int) -> str:
         "directory": str(directory.resolve()),
         "expectations": [expectation.model_dump() for expectation in result.expectations],
         "variants": {variant.name: dict(variant.metrics) for variant in result.variants},
+        "collectives": {v.name: v.collective.model_dump() for v in result.variants if v.collective},
     }
     return json.dumps(document, indent=1)

@@ -103,6 +103,13 @@ def _wrong_elements(variant: VariantResult) -> int | None:
     return sum(counts) if counts else None
 
 
+def _model_ratio(variant: VariantResult) -> float | None:
+    collective = variant.collective
+    if collective is None or not collective.model_time:
+        return None
+    return collective.time / collective.model_time
+
+
 def links(variant: VariantResult, lower: int, upper: int) -> list[PortResult]:
     """The ports from one tier to another that an equal-cost path of some flow leads through."""
     return [port for port in variant.ports if port.tiers == (lower, upper) and port.on_path]
@@ -310,6 +317,13 @@ METRICS: dict[str, MetricInfo] = {
         "higher",
         lambda v: v.collective.busbw if v.collective else None,
     ),
+    "model_time": MetricInfo(
+        "s",
+        "what the pipelined alpha-beta model of the collective's algorithm expects",
+        "none",
+        lambda v: v.collective.model_time if v.collective else None,
+    ),
+    "model_ratio": MetricInfo("ratio", "collective's time over the model's", "none", _model_ratio),
     "iteration_time": MetricInfo(
         "s",
         "of a training job, or of a whole replayed trace",
