@@ -130,6 +130,7 @@ def job_result(m: Measurements) -> JobResult | None:
         size_scale=reference.size_scale,
         time_scale=reference.time_scale,
         notes=list(reference.notes),
+        verified=reference.verified,
         ranks=[JobRankTimes.model_validate(asdict(rank)) for rank in times],
     )
 

@@ -144,7 +144,7 @@ def _print_figures(scenario: Scenario, topology: Topology, plan: Plan, console: 
     latency = topology.one_way_latency(min(hops, default=1))
     mtu = scenario.nic.path_mtu
     job = registries.workload(plan.workload).job(plan)
-    for note in job.notes if job is not None else ():
+    for note in (*job.notes, job.verified) if job is not None else ():
         console.print(note, markup=False)
     # computations are skipped: they take emulated time only
     bound, wall_bound = (

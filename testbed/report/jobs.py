@@ -10,12 +10,15 @@ from testbed.results import JobResult, RunResult, VariantResult
 from traffic.training.timeline import linearity
 
 
-def job_notes(result: RunResult) -> list[str]:
-    """What was run and at what scale, with the variants that it holds for unless it is all."""
+def job_notes(result: RunResult, *, verification: bool = True) -> list[str]:
+    """What was run and at what scale, with the variants that it holds for unless it is all.
+
+    With ``verification`` also how much of the results was compared with numpy's.
+    """
     variants: dict[str, list[str]] = {}
     jobs = list(_jobs(result))
     for variant, job in jobs:
-        for note in job.notes:
+        for note in (*job.notes, *filter(None, [job.verified] * verification)):
             variants.setdefault(note, []).append(variant.name)
     return [
         note if len(names) == len(jobs) else f"{', '.join(names)}: {note}"

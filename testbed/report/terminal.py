@@ -48,6 +48,8 @@ def print_summary(result: RunResult, report: os.PathLike[str] | None, console: C
             _print_comparison(names, rows, chunk, console)
     if jobs.sizes_differ(result):
         _print_jobs(result, console)
+    for note in jobs.job_notes(result, verification=False):
+        _say(note, console)
     _print_causes(result, console)
     if result.expectations:
         _print_expectations(result, console)

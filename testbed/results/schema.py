@@ -276,7 +276,8 @@ class JobResult(_Model):
 
     ``iteration_time`` is the duration over the iterations. ``tokens`` are those of an iteration of
     all ranks, None for what is no training. ``size_scale`` and ``time_scale`` are what the
-    original's sizes and times were multiplied by; ``notes`` say what was cut down.
+    original's sizes and times were multiplied by; ``notes`` say what was cut down, ``verified`` how
+    much of the results was compared with numpy's.
     """
 
     iterations: int = Field(gt=0)
@@ -285,6 +286,7 @@ class JobResult(_Model):
     size_scale: float = 1.0
     time_scale: float = 1.0
     notes: list[str] = Field(default_factory=list)
+    verified: str = ""
     ranks: list[JobRankTimes] = Field(min_length=1)
 
     @property

@@ -74,7 +74,8 @@ class JobReference:
 
     ``ranks`` take part. ``tokens`` are what an iteration of all ranks learns from, None for what
     is no training. ``size_scale`` and ``time_scale`` are what the original's sizes and times were
-    multiplied by. ``notes`` say in words what was cut down, and what of the results is verified.
+    multiplied by. ``notes`` say in words what was cut down, ``verified`` how much of the results
+    is compared with numpy's.
     """
 
     ranks: tuple[int, ...]
@@ -83,6 +84,7 @@ class JobReference:
     size_scale: float
     time_scale: float
     notes: tuple[str, ...]
+    verified: str = ""
 
 
 class Workload(abc.ABC):

@@ -138,8 +138,8 @@ class Replay(TracedWorkload):
             notes=(
                 f"{Path(p.path).name}: {trace.world_size} ranks, {nodes} nodes; "
                 f"sizes × {trace.size_scale:g}, times × {trace.time_scale:g}",
-                self.verification_note(plan),
             ),
+            verified=self.verification_note(plan),
         )
 
 

@@ -151,7 +151,8 @@ class Training(TracedWorkload):
             tokens=sum(job.iteration_tokens for job, _ in jobs),
             size_scale=scale,
             time_scale=scale,
-            notes=(*notes, self.verification_note(plan)),
+            notes=tuple(notes),
+            verified=self.verification_note(plan),
         )
 
 

@@ -76,5 +76,6 @@ def test_the_page_and_the_terminal_show_jobs(plain):
     print_summary(result, None, console)
     printed = console.file.getvalue()
     assert "linearity" in printed
+    assert "half of it" in printed
     assert "80.0 %" in printed
     assert max(map(len, printed.splitlines())) <= 80
