@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from testbed.coll.crossover import crossover_sentence, stretches, times_by_algorithm
@@ -79,6 +79,7 @@ def bandwidth_chart(result: RunResult) -> Any | None:
     right.set_yscale("log")
     right.yaxis.set_major_formatter(lambda value, _: _round_time(value))
     right.yaxis.set_minor_formatter(lambda value, _: "")
+    _time_ticks(right, [c.time for sizes in measured.values() for c in sizes.values()])
     right.set_ylabel("time")
     for ax in (left, right):
         _size_axis(ax, measured)
@@ -96,6 +97,14 @@ def _model(left: Any, right: Any, sizes: Mapping[int, CollectiveResult], colour:
     thin = {"color": colour, "linewidth": 0.9, "linestyle": ":", "zorder": 1.5}
     left.plot(places, [c.bytes * c.bus_factor / time / 1e9 for _, c, time in known], **thin)
     right.plot(places, [time for _, _, time in known], **thin)
+
+
+def _time_ticks(ax: Any, times: Sequence[float]) -> None:
+    """1, 2, 5 times powers of ten where there is room for them, else the powers alone."""
+    from matplotlib.ticker import LogLocator
+
+    few = max(times) < 100 * min(times)
+    ax.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if few else (1.0,)))
 
 
 def _round_time(seconds: float) -> str:

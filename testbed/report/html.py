@@ -28,8 +28,8 @@ _CHARTS = {
     "timeline": (
         timeline_finding,
         "A band per rank. A message is under way from its posting by the sender, at both of its "
-        "ends; reductions take no emulated time. The run's timeline.json shows every operation at "
-        "ui.perfetto.dev.",
+        "ends; a rank waits while it does not compute and nothing is on its way to it. Reductions "
+        "take no emulated time. timeline.json has every operation, for ui.perfetto.dev.",
     ),
     "comparison": (
         findings.comparison_finding,

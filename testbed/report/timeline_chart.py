@@ -35,8 +35,7 @@ def timeline_finding(result: RunResult) -> str:
     """Who waits longest, and for whom, in each variant that is drawn."""
     told: dict[str, list[str]] = {}
     for variant in drawn_variants(result):
-        assert variant.timeline is not None
-        told.setdefault(_waiting(variant.timeline), []).append(variant.name)
+        told.setdefault(_finding(variant), []).append(variant.name)
     several = len(result.variants) > 1
     sentence = "; ".join(
         f"{what} ({', '.join(names)})" if several else what for what, names in told.items()
@@ -44,20 +43,41 @@ def timeline_finding(result: RunResult) -> str:
     return sentence[:1].upper() + sentence[1:]
 
 
+def _finding(variant: VariantResult) -> str:
+    timeline = variant.timeline
+    assert timeline is not None
+    mean = sum(rank.shares["compute"] for rank in timeline.ranks) / len(timeline.ranks)
+    busy = _busy_share(variant)
+    if (computing := timeline.share(mean)) >= BUSY:
+        first = f"ranks compute {_percent(computing)} of the time"
+    elif busy is not None:
+        first = f"NICs receive data {_percent(busy)} of the time"
+    else:
+        first = ""
+    return "; ".join(filter(None, [first, _waiting(timeline)]))
+
+
+def _busy_share(variant: VariantResult) -> float | None:
+    """Mean, over the NICs that get any, of the share of time in which their link brings data."""
+    assert variant.timeline is not None
+    shares = [
+        variant.timeline.share(port.data_bytes * 8 / port.rate)
+        for port in variant.ports
+        if port.tiers == (1, 0) and port.data_bytes
+    ]
+    return sum(shares) / len(shares) if shares else None
+
+
 def _waiting(timeline: TimelineResult) -> str:
-    computing = _mean_share(timeline, "compute")
-    compute = f"ranks compute {_percent(computing)} of the time; " if computing >= BUSY else ""
-    longest = max(timeline.ranks, key=lambda rank: rank.shares["wait"])
-    least = min(timeline.ranks, key=lambda rank: rank.shares["wait"])
-    most, fewest = (_share(timeline, rank.shares["wait"]) for rank in (longest, least))
+    longest = max(timeline.ranks, key=lambda rank: rank.waiting)
+    least = min(timeline.ranks, key=lambda rank: rank.waiting)
+    most, fewest = timeline.share(longest.waiting), timeline.share(least.waiting)
     if most < BUSY:
-        if compute:
-            return f"{compute}none waits: something is always under way at each"
-        return "no rank waits: a message is always under way at each"
+        return "no rank waits for another"
     if is_tie(most, fewest):
-        return f"{compute}every rank waits {_percent(most)}"
+        return f"every rank waits {_percent(most)}"
     return (
-        f"{compute}rank {longest.rank} waits longest ({_percent(most)}{_mostly_for(longest)}), "
+        f"rank {longest.rank} waits longest ({_percent(most)}{_mostly_for(longest)}), "
         f"rank {least.rank} least ({_percent(fewest)})"
     )
 
@@ -65,18 +85,10 @@ def _waiting(timeline: TimelineResult) -> str:
 def _mostly_for(rank: RankTimeline) -> str:
     """ ", mostly for rank 2's messages", where one rank accounts for half of the wait or more."""
     peer, seconds = max(rank.waits_for.items(), key=lambda item: item[1], default=(-1, 0.0))
-    if seconds < 0.5 * rank.shares["wait"]:
-        return " for several others" if len(rank.waits_for) > 1 else ""
-    mostly = "" if seconds > 0.98 * rank.shares["wait"] else "mostly "
+    if seconds < 0.5 * rank.waiting:
+        return " for several others"
+    mostly = "" if seconds > 0.98 * rank.waiting else "mostly "
     return f", {mostly}for rank {peer}'s messages"
-
-
-def _share(timeline: TimelineResult, seconds: float) -> float:
-    return seconds / timeline.duration if timeline.duration else 0.0
-
-
-def _mean_share(timeline: TimelineResult, name: str) -> float:
-    return _share(timeline, sum(rank.shares[name] for rank in timeline.ranks)) / len(timeline.ranks)
 
 
 def _percent(share: float) -> str:
@@ -138,7 +150,7 @@ def timeline_chart(result: RunResult) -> Any | None:
 def _chosen(timeline: TimelineResult) -> list[RankTimeline]:
     if len(timeline.ranks) <= MOST_RANKS:
         return list(timeline.ranks)
-    by_wait = sorted(timeline.ranks, key=lambda rank: rank.shares["wait"])
+    by_wait = sorted(timeline.ranks, key=lambda rank: rank.waiting)
     few = by_wait[: MOST_RANKS // 2] + by_wait[-MOST_RANKS // 2 :]
     return sorted(few, key=lambda rank: rank.rank)
 
@@ -160,7 +172,7 @@ def _panel(
     origin = axis.segments[0][0]
     for place, rank in enumerate(ranks):
         band = (place - 0.42, 0.84)
-        waits = [(begin - origin, end - begin) for begin, end in _waits(timeline, rank)]
+        waits = [(start - origin, end - start) for start, end in rank.waits(timeline.begin)]
         ax.broken_barh(waits, band, color=WAIT_COLOUR, linewidth=0, zorder=2)
         for number, (activities, _, colour) in enumerate(lanes):
             top = place - 0.42 + number * height
@@ -176,19 +188,6 @@ def _panel(
     ax.tick_params(axis="y", length=0)
 
 
-def _waits(timeline: TimelineResult, rank: RankTimeline) -> list[tuple[float, float]]:
-    """When nothing was under way at a rank that had not yet done all."""
-    spans = sorted(
-        pair for times in rank.spans.values() for pair in zip(times[::2], times[1::2], strict=True)
-    )
-    waits, reached = [], timeline.begin
-    for begin, end in spans:
-        if begin > reached + timeline.resolution:
-            waits.append((reached, begin))
-        reached = max(reached, end)
-    return waits
-
-
 def _present(ranks: Sequence[RankTimeline]) -> list[tuple[tuple[Activity, ...], str, str]]:
     present = {activity for rank in ranks for activity in rank.spans}
     return [lane for lane in _LANES if present.intersection(lane[0])]
@@ -199,4 +198,4 @@ def _legend(timelines: Sequence[TimelineResult]) -> list[Any]:
 
     lanes = _present([rank for timeline in timelines for rank in timeline.ranks])
     handles = [Patch(facecolor=colour, label=label) for _, label, colour in lanes]
-    return [*handles, Patch(facecolor=WAIT_COLOUR, label="wait")]
+    return [*handles, Patch(facecolor=WAIT_COLOUR, label="wait for another rank")]

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from testbed.results import Activity, RankTimeline, TimelineResult
+from testbed.results.timeline import WAITED_FOR
 from testbed.timeline.intervals import Interval
 
 RESOLUTION = 500
@@ -60,8 +61,7 @@ def _rank(
         grown = merged(np.concatenate([covered, *(spans[activity] for activity in activities)]))
         shares[name] = _length(grown) - _length(covered)
         covered = grown
-    pauses = _between(covered, begin)
-    shares["wait"] = _length(pauses)
+    shares["wait"] = _length(_pauses(covered, begin))
     shares["done"] = end - float(covered[-1, 1])
     return RankTimeline(
         rank=rank,
@@ -72,7 +72,7 @@ def _rank(
             if len(found)
         },
         shares=shares,
-        waits_for=_waits_for(own, pauses),
+        waits_for=_waits_for(own, spans, begin),
     )
 
 
@@ -96,22 +96,27 @@ def _length(spans: Spans) -> float:
     return float((spans[:, 1] - spans[:, 0]).sum())
 
 
-def _between(spans: Spans, begin: float) -> Spans:
-    """The pauses between ``begin`` and the last span's end."""
+def _pauses(spans: Spans, begin: float) -> Spans:
+    """What lies between the spans, from ``begin`` on."""
+    if not len(spans):
+        return spans
     starts = np.append(begin, spans[:-1, 1])
     pauses = np.column_stack([starts, spans[:, 0]])
     return pauses[pauses[:, 1] > pauses[:, 0]]
 
 
-def _waits_for(own: Sequence[Interval], pauses: Spans) -> dict[int, float]:
-    """Seconds of pauses by the rank that ended them by sending something."""
+def _waits_for(
+    own: Sequence[Interval], spans: Mapping[Activity, Spans], begin: float
+) -> dict[int, float]:
+    """Seconds of waiting by the rank that ended it by sending something."""
+    pauses = _pauses(merged(np.concatenate([spans[activity] for activity in WAITED_FOR])), begin)
     sender = {
         interval.begin: interval.peer
         for interval in own
         if interval.activity in (Activity.RECEIVE, Activity.NVLINK_RECEIVE)
     }
     waits: dict[int, float] = {}
-    for begin, end in pauses.tolist():
+    for start, end in pauses.tolist():
         if end in sender:
-            waits[sender[end]] = waits.get(sender[end], 0.0) + end - begin
+            waits[sender[end]] = waits.get(sender[end], 0.0) + end - start
     return waits
