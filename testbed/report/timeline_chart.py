@@ -37,10 +37,10 @@ def timeline_finding(result: RunResult) -> str:
     for variant in drawn_variants(result):
         told.setdefault(_finding(variant), []).append(variant.name)
     several = len(result.variants) > 1
-    sentence = "; ".join(
-        f"{what} ({', '.join(names)})" if several else what for what, names in told.items()
+    sentence = ". ".join(
+        f"{', '.join(names)}: {what}" if several else what for what, names in told.items()
     )
-    return sentence[:1].upper() + sentence[1:]
+    return sentence if several else sentence[:1].upper() + sentence[1:]
 
 
 def _finding(variant: VariantResult) -> str:

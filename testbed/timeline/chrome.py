@@ -20,8 +20,11 @@ from testbed.timeline.intervals import Interval
 
 TRACE_FILE = "timeline.json"
 
-EVENT_LIMIT = 200_000
-"""Operations in a file; of more, those that took longest. Viewers become slow beyond it."""
+EVENT_LIMIT = 100_000
+"""Operations in a file, some 20 MB; of more, those that took longest."""
+
+ARROW_LIMIT = 20_000
+"""Operations beyond which there are no arrows, which nobody could follow."""
 
 Event = dict[str, Any]
 
@@ -64,18 +67,20 @@ def chrome_trace(
     for rank, own in kept.items():
         pid = names.index(servers[rank] if servers else f"rank {rank}")
         events += _rank_events(rank, own, pid)
+    with_arrows = sum(map(len, kept.values())) <= ARROW_LIMIT
     return {
-        "traceEvents": _forward_arrows_only(events),
+        "traceEvents": _forward_arrows_only(events, arrows=with_arrows),
         "displayTimeUnit": "ns",
         "otherData": {"clock": "emulated time", "operations_left_out": left_out},
     }
 
 
-def _forward_arrows_only(events: Sequence[Event]) -> list[Event]:
-    """Without arrows that have one end only, or that would lead back in time."""
+def _forward_arrows_only(events: Sequence[Event], *, arrows: bool) -> list[Event]:
+    """Without arrows that have one end only or would lead back in time, or without any."""
     begins = {event["id"]: event["ts"] for event in events if event["ph"] == "s"}
     ends = {event["id"]: event["ts"] for event in events if event["ph"] == "f"}
-    drawn = {name for name in begins.keys() & ends.keys() if begins[name] <= ends[name]}
+    both = begins.keys() & ends.keys() if arrows else ()
+    drawn = {name for name in both if begins[name] <= ends[name]}
     return [event for event in events if event["ph"] not in ("s", "f") or event["id"] in drawn]
 
 

@@ -257,6 +257,14 @@ def test_computations_that_overlap_get_lanes_of_their_own() -> None:
     assert sorted([e["ts"] for e in lane] for lane in lanes.values()) == [[0, 2e6], [1e6]]
 
 
+def test_a_long_trace_has_no_arrows(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan, timelines = by_hand()
+    found = intervals_of(plan, timelines)
+    assert {e["ph"] for e in chrome_trace(found)["traceEvents"]} == {"M", "X", "s", "f"}
+    monkeypatch.setattr(chrome, "ARROW_LIMIT", 3)
+    assert {e["ph"] for e in chrome_trace(found)["traceEvents"]} == {"M", "X"}
+
+
 def test_a_trace_keeps_the_longest_operations(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chrome, "EVENT_LIMIT", 2)
     plan, timelines = by_hand()
@@ -291,7 +299,7 @@ def test_findings_name_who_waits_for_whom() -> None:
         "rank 0 least (0 %)"
     )
     both = timeline_finding(result_of(a=timeline_result("ring"), b=timeline_result("ring")))
-    assert both == "No rank waits for another (a, b)"
+    assert both == "a, b: no rank waits for another"
 
 
 def test_the_chart_has_a_panel_per_variant_and_a_band_per_rank() -> None:
