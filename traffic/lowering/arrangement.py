@@ -17,10 +17,13 @@ from traffic.lowering.calls import CallPlanner, CollectiveCall, CollectiveOption
 from traffic.lowering.regions import RegionPool, aligned
 from traffic.plan import MemoryPlan
 from traffic.replay.check import message_edges, predecessors, progress
-from traffic.replay.trace import NodeKey, NodeKind, Trace
+from traffic.replay.trace import NodeKey, NodeKind, Trace, TraceError
 
 STAGGER = 4096
 """Bytes between the inputs of successive calls."""
+
+MEMORY_LIMIT = 8 * 2**30
+"""Bytes of all ranks' memories together; more does not fit beside the rest of a run."""
 
 STAGGERED_CALLS = 16
 """After so many calls the input is the same again."""
@@ -65,7 +68,7 @@ def arrange(
     """Arrange a trace on ranks of a plan; ``servers[i]`` is the server of ``ranks[i]``.
 
     Raises ScheduleError for a collective that no algorithm can do, TraceError for a trace that
-    cannot come to its end.
+    cannot come to its end or needs too much memory.
     """
     planner = CallPlanner(options)
     steps: list[tuple[tuple[NodeKey, ...], CollectiveCall | None]] = []
@@ -184,6 +187,12 @@ class _Arranger:
     def _arrangement(
         self, placed: list[tuple[tuple[NodeKey, ...], PlacedCall | None]]
     ) -> Arrangement:
+        total = sum(pool.end for pool in self._pools)
+        if total > MEMORY_LIMIT:
+            raise TraceError(
+                f"{self._trace.source}: buffers of {total} bytes on all ranks together; "
+                f"allowed: at most {MEMORY_LIMIT}: scale the sizes down"
+            )
         intact = set()
         for pool in self._pools:
             for bit in pool.last_users():

@@ -199,6 +199,7 @@ def test_a_collective_group_is_who_names_it(tmp_path):
         ("ring.xml", b"<algo", {"size": 8}, "ring.xml"),
         ("flows.txt", b"2\n0 1 3 100 5 2\n", {}, "2 flows announced, 1 are there"),
         ("flows.txt", b"1\n0 9 3 100 5 2\n", {}, "host 9; allowed: 0 to 7"),
+        ("flows.txt", b"1\n0 1 3 100 8000000000 2\n", {}, "scale the sizes down"),
         ("w.txt", b"DATAX\n1\n", {}, "parallelism 'DATAX'; allowed"),
         ("w.txt", ASTRA_SIM.encode(), {"format": "chakra"}, "no rank in the name|no files"),
     ],
