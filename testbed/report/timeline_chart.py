@@ -32,29 +32,35 @@ _LANES: tuple[tuple[tuple[Activity, ...], str, str], ...] = (
 
 
 def timeline_finding(result: RunResult) -> str:
-    """Who waits longest, and for whom, in each variant that is drawn."""
-    told: dict[str, list[str]] = {}
-    for variant in drawn_variants(result):
-        told.setdefault(_finding(variant), []).append(variant.name)
-    several = len(result.variants) > 1
-    sentence = ". ".join(
-        f"{', '.join(names)}: {what}" if several else what for what, names in told.items()
-    )
-    return sentence if several else sentence[:1].upper() + sentence[1:]
+    """How much ranks compute, or their NICs are busy, and who waits longest, and for whom."""
+    variants = drawn_variants(result)
+    sentence = "; ".join(filter(None, [_headline(variants), _longest_wait(variants)]))
+    return sentence[:1].upper() + sentence[1:]
 
 
-def _finding(variant: VariantResult) -> str:
+def _headline(variants: Sequence[VariantResult]) -> str:
+    """ "Ranks compute 56 % of the time (ecmp), 59 % (te)"; of NICs, where no rank computes."""
+    computing = [_computing_share(variant) for variant in variants]
+    if max(computing) >= BUSY:
+        what, shares = "ranks compute", computing
+    else:
+        known = [(variant, _busy_share(variant)) for variant in variants]
+        variants = [variant for variant, share in known if share is not None]
+        what, shares = "NICs receive data", [share for _, share in known if share is not None]
+    if not shares:
+        return ""
+    if len(variants) == 1:
+        return f"{what} {_percent(shares[0])} of the time"
+    cells = [f"{_percent(s)} ({v.name})" for s, v in zip(shares, variants, strict=True)]
+    return f"{what} for these shares of the time: {', '.join(cells)}"
+
+
+def _computing_share(variant: VariantResult) -> float:
+    """Mean over ranks."""
     timeline = variant.timeline
     assert timeline is not None
     mean = sum(rank.shares["compute"] for rank in timeline.ranks) / len(timeline.ranks)
-    busy = _busy_share(variant)
-    if (computing := timeline.share(mean)) >= BUSY:
-        first = f"ranks compute {_percent(computing)} of the time"
-    elif busy is not None:
-        first = f"NICs receive data {_percent(busy)} of the time"
-    else:
-        first = ""
-    return "; ".join(filter(None, [first, _waiting(timeline)]))
+    return timeline.share(mean)
 
 
 def _busy_share(variant: VariantResult) -> float | None:
@@ -68,16 +74,26 @@ def _busy_share(variant: VariantResult) -> float | None:
     return sum(shares) / len(shares) if shares else None
 
 
-def _waiting(timeline: TimelineResult) -> str:
-    longest = max(timeline.ranks, key=lambda rank: rank.waiting)
-    least = min(timeline.ranks, key=lambda rank: rank.waiting)
-    most, fewest = timeline.share(longest.waiting), timeline.share(least.waiting)
-    if most < BUSY:
+def _longest_wait(variants: Sequence[VariantResult]) -> str:
+    """Of all ranks of all variants the one that waits for the largest share of the time."""
+    timelines = [(v.name, v.timeline) for v in variants if v.timeline is not None]
+    share, name, longest, timeline = max(
+        (
+            (timeline.share(rank.waiting), name, rank, timeline)
+            for name, timeline in timelines
+            for rank in timeline.ranks
+        ),
+        key=lambda candidate: candidate[0],
+    )
+    where = f" with {name}" if len(variants) > 1 else ""
+    if share < BUSY:
         return "no rank waits for another"
-    if is_tie(most, fewest):
-        return f"every rank waits {_percent(most)}"
+    least = min(timeline.ranks, key=lambda rank: rank.waiting)
+    fewest = timeline.share(least.waiting)
+    if is_tie(share, fewest):
+        return f"every rank waits {_percent(share)}{where}"
     return (
-        f"rank {longest.rank} waits longest ({_percent(most)}{_mostly_for(longest)}), "
+        f"rank {longest.rank} waits longest{where} ({_percent(share)}{_mostly_for(longest)}), "
         f"rank {least.rank} least ({_percent(fewest)})"
     )
 
@@ -121,7 +137,7 @@ def timeline_chart(result: RunResult) -> Any | None:
     timelines = [v.timeline for v in variants if v.timeline is not None]
     chosen = [_chosen(timeline) for timeline in timelines]
     rows = max(len(ranks) for ranks in chosen)
-    panel = max(0.26 * rows, 1.2)
+    panel = max(0.26 * min(rows, 8) + 0.17 * max(rows - 8, 0), 1.2)
     sheet = Sheet.of(
         timeline_finding(result),
         rows=len(variants),

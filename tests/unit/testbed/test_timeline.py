@@ -298,8 +298,13 @@ def test_findings_name_who_waits_for_whom() -> None:
         "Ranks compute 39 % of the time; rank 1 waits longest (44 %, for rank 0's messages), "
         "rank 0 least (0 %)"
     )
-    both = timeline_finding(result_of(a=timeline_result("ring"), b=timeline_result("ring")))
-    assert both == "a, b: no rank waits for another"
+    ring = timeline_result("ring")
+    assert timeline_finding(result_of(a=ring, b=ring)) == "No rank waits for another"
+    both = timeline_finding(result_of(hand=hand, ring=ring))
+    assert both == (
+        "Ranks compute for these shares of the time: 39 % (hand), 0 % (ring); rank 1 waits longest "
+        "with hand (44 %, for rank 0's messages), rank 0 least (0 %)"
+    )
 
 
 def test_the_chart_has_a_panel_per_variant_and_a_band_per_rank() -> None:
