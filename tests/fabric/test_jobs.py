@@ -119,7 +119,7 @@ def test_sends_and_receives_replay_in_their_order(run: ScenarioRunner, tmp_path:
     def check(result: RunResult) -> None:
         variant = only_variant(result)
         assert_right(variant)
-        ping, pong = sorted(variant.flows, key=lambda flow: -flow.payload_bytes)
+        ping, pong = sorted(variant.flows, key=lambda flow: -flow.bytes)
         assert ping.finish is not None and pong.finish is not None
         assert_close(ping.start, 50e-6, tolerance=0.05, what="start of the first message")
         # the answer waits for the last byte, not for its sender's acknowledgement
