@@ -27,10 +27,11 @@ lint: setup  ## style and types
 	$(BIN)/mypy
 
 unit: setup  ## tests that need no root
-	$(PYTEST) tests/unit
+	$(PYTEST) -n auto tests/unit tests/interop
 
 test: lint  ## style, types and every test; those that build a fabric need root
-	$(PYTEST) tests scenarios
+	$(PYTEST) -n auto tests/unit tests/interop
+	$(PYTEST) tests/fabric scenarios
 
 test-ryu: setup  ## the routing tests with Ryu 4.34 in place of os-ken
 	tools/ryu-env.sh .venv-ryu

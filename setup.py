@@ -21,6 +21,7 @@ TEST_REQUIREMENTS = [
     "mypy>=1.10",
     "pytest>=8.0",
     "pytest-timeout>=2.2",
+    "pytest-xdist>=3.5",
     "ruff>=0.8",
     "types-PyYAML",
 ]
