@@ -27,6 +27,9 @@ EXPANSION_LIMIT = 100_000
 """Nodes after every alias has been replaced by what it stands for."""
 
 
+_OCTAL = re.compile(r"[-+]?0[0-7_]+")
+
+
 class StrictYamlError(ValueError):
     """The text is not acceptable YAML; the message is one line."""
 
@@ -50,7 +53,32 @@ class _Loader(yaml.SafeLoader):
             seen.add(name)
         return super().construct_mapping(node, deep=deep)
 
+    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
+        _refuse_old_numbers(node)
+        return int(super().construct_yaml_int(node))
 
+    def construct_yaml_float(self, node: yaml.ScalarNode) -> float:
+        _refuse_old_numbers(node)
+        return float(super().construct_yaml_float(node))
+
+
+def _refuse_old_numbers(node: yaml.ScalarNode) -> None:
+    """YAML 1.1 takes 1:7 for 67, to the base 60, and 010 for 8; who writes that means neither."""
+    text = str(node.value)
+    if ":" in text:
+        meant = "a number to the base 60"
+    elif _OCTAL.fullmatch(text):
+        meant = "an octal number"
+    else:
+        return
+    raise StrictYamlError(
+        f"line {_line(node.start_mark)}: {text} is {meant} in YAML; allowed: a decimal number, "
+        "or text in quotes"
+    )
+
+
+_Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
+_Loader.add_constructor("tag:yaml.org,2002:float", _Loader.construct_yaml_float)
 _Loader.add_implicit_resolver(
     "tag:yaml.org,2002:float",
     re.compile(r"^[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)[eE][-+]?[0-9]+$"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -59,7 +60,22 @@ def choose(value: Any, selector: str, registered: Mapping[str, type[BaseModel]])
         )
     model = registered[name]
     check_fields(model, parameters)
-    return {selector: name, "parameters": model.model_validate(parameters)}
+    return {selector: name, "parameters": _validated(model, parameters)}
+
+
+def _validated(model: type[BaseModel], parameters: dict[str, Any]) -> BaseModel:
+    """The parameters as the model has them, without pydantic's conversions: true is not 1.
+
+    Strategies declare plain types. Strict validation has names for enumerations and lists for
+    tuples, as a file has them, only in pydantic's JSON mode.
+    """
+    try:
+        text = json.dumps(parameters)
+    except TypeError as error:  # YAML has dates and sets
+        raise ValueError(
+            f"{parameters!r} holds more than text, numbers, true or false, lists and mappings"
+        ) from error
+    return model.model_validate_json(text, strict=True)
 
 
 class Choice(BaseModel):

@@ -59,6 +59,14 @@ def test_exponents_are_numbers(text: str, value: float) -> None:
     assert parse(f"a: {text}") == {"a": value}
 
 
+@pytest.mark.parametrize("text", ["1:7", "1:1.125", "-1:30:0", "010", "+0_7"])
+def test_numbers_of_yaml_1_1_that_nobody_means(text: str) -> None:
+    """Meta writes an oversubscription as 1:7, which is 67 to YAML."""
+    with pytest.raises(StrictYamlError, match=r"line 2: .*allowed: a decimal number"):
+        parse(f"b: 0\na: {text}")
+    assert parse(f"a: '{text}'") == {"a": text}
+
+
 # Without e: PyYAML writes the text 1e3 bare, which is a number to us.
 LETTERS = string.ascii_letters.replace("e", "").replace("E", "")
 plain = st.text(alphabet=LETTERS + string.digits + " -_", max_size=8)
