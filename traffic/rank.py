@@ -136,6 +136,8 @@ class Rank:
         self._traces: dict[int, list[tuple[float, str, int]]] = {}
         self._awaited: set[int] = set()
         self._arrived: set[int] = set()
+        self.notified = False
+        """Whether NVLink has told it something since its last ``step``."""
         self._nvlink = nvlink
         if nvlink is not None:
             nvlink.attach(self)
@@ -263,6 +265,7 @@ class Rank:
     def step(self, now: float) -> bool:
         """Handle completions and begin what may begin; returns whether anything happened."""
         happened = False
+        self.notified = False
         while self._computing and self._computing[0][0] <= now:
             due, op_id = heapq.heappop(self._computing)
             self.timer_lateness.append(now - due)
@@ -361,10 +364,12 @@ class Rank:
 
     def local_sent(self, op_id: int, now: float) -> None:
         """A LOCAL_SEND is complete."""
+        self.notified = True
         self.executor.complete(op_id, now)
 
     def local_received(self, source: int, tag: int, now: float, lateness: float) -> None:
         """Message ``tag`` of ``source`` is in memory, ``lateness`` seconds after it was due."""
+        self.notified = True
         self.timer_lateness.append(lateness)
         self._received(self._local_receives[source, tag], now)
 

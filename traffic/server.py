@@ -16,6 +16,7 @@ import select
 import signal
 import traceback
 from array import array
+from collections.abc import Collection
 from dataclasses import dataclass
 from multiprocessing.connection import Connection as Pipe
 from pathlib import Path
@@ -91,6 +92,19 @@ class _Port(NamedTuple):
     settings: PortSettings
     nic: Nic
     socket: PacketSocket
+
+
+@dataclass
+class _Member:
+    """A rank of the server in its event loop, with the descriptors of its ports' sockets.
+
+    ``due`` is when it has something to do without a packet's arriving, as of its last turn.
+    """
+
+    rank: Rank
+    ports: list[_Port]
+    descriptors: frozenset[int]
+    due: float = -math.inf
 
 
 class Server:
@@ -175,10 +189,11 @@ class Server:
     def _loop(self) -> None:
         clock, row = self._clock, self._row
         pipe, wake = self._pipe.fileno(), self._wake
-        waited = [pipe, wake, *(port.socket.fileno() for port in self._ports)]
+        members = [self._member(rank) for rank in self._ranks]
+        waited = [pipe, wake, *(d for member in members for d in member.descriptors)]
         # where there is no other port to move to, nothing is done about a lost link
         movable = [port for port in self._ports if len(port.rank.nic.nics) > 1]
-        readable = waited
+        readable: Collection[int] = waited
         wakeups = 0
         while True:
             wakeups += 1
@@ -188,10 +203,20 @@ class Server:
             for port in movable:
                 down = self._port_down[port.settings.row] != 0
                 port.rank.nic.set_down(port.number, down)
-            for port in self._ports:
-                # to ask a socket that has nothing costs a system call and an exception
-                busy |= self._turn(port, arrived=port.socket.fileno() in readable)
-            event = min(rank.next_event() for rank in self._ranks)
+            now = clock.now()
+            for member in members:
+                # most wakeups are about one rank; a turn of each would cost as much as a packet
+                if (
+                    member.due <= now
+                    or member.rank.notified
+                    or len(member.ports) > 1  # one port's failure is another's work
+                    or not member.descriptors.isdisjoint(readable)
+                ):
+                    for port in member.ports:
+                        # to ask a socket that has nothing costs a system call and an exception
+                        busy |= self._turn(port, arrived=port.socket.fileno() in readable)
+                    member.due = member.rank.next_event()
+            event = min(member.due for member in members)
             event = min(event, self._nvlink.next_event())
             timeout: float | None = None
             if busy:
@@ -205,6 +230,10 @@ class Server:
                 return
             if wake in readable:
                 os.eventfd_read(wake)
+
+    def _member(self, rank: Rank) -> _Member:
+        ports = [port for port in self._ports if port.rank is rank]
+        return _Member(rank, ports, frozenset(port.socket.fileno() for port in ports))
 
     def _turn(self, port: _Port, *, arrived: bool) -> bool:
         """One round of a port: receive, deliver, compute, send. Whether there may be more to do."""
