@@ -65,6 +65,9 @@ def run(
     dilation: DilationOption = None,
     variant: VariantOption = None,
     pcap: PcapOption = None,
+    keep_fabric: Annotated[
+        bool, typer.Option("--keep-fabric", help="Shared by variants with other work only.")
+    ] = False,
     output: OutputOption = Path("runs"),
     quiet: QuietOption = False,
     json: Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")] = False,
@@ -82,7 +85,7 @@ def run(
     require_memory(loaded, variants)
     progress = create_progress(sys.stderr, quiet=quiet or json)
     directory = new_run_directory(output, loaded.name)
-    options = RunOptions(directory=directory, variants=variants)
+    options = RunOptions(directory=directory, variants=variants, keep_fabric=keep_fabric)
     status = isolated(lambda: _run_inside(loaded, options, progress), directory)
     if status >= BROKEN_OFF:
         return tell_end(status, directory)

@@ -53,15 +53,25 @@ def only_variant(result: RunResult) -> VariantResult:
 
 
 class ScenarioRunner:
-    """Runs scenarios given as mappings; results go below ``directory``."""
+    """Runs scenarios given as mappings; results go below ``directory``.
+
+    With ``keep_fabric`` variants that differ in their workload only share a fabric.
+    """
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._runs = 0
 
-    def __call__(self, scenario: Mapping[str, Any], *, dilation: float, check: Check) -> RunResult:
+    def __call__(
+        self,
+        scenario: Mapping[str, Any],
+        *,
+        dilation: float,
+        check: Check,
+        keep_fabric: bool = False,
+    ) -> RunResult:
         """Run a scenario until ``check`` accepts its result; see the module's text on attempts."""
-        (result,) = self._attempt(scenario, [dilation], check)
+        (result,) = self._attempt(scenario, [dilation], check, keep_fabric=keep_fabric)
         return result
 
     def at_two_dilations(
@@ -78,11 +88,19 @@ class ScenarioRunner:
         self._attempt(scenario, [dilation, 2 * dilation], check)
 
     def _attempt(
-        self, scenario: Mapping[str, Any], dilations: Sequence[float], check: Callable[..., None]
+        self,
+        scenario: Mapping[str, Any],
+        dilations: Sequence[float],
+        check: Callable[..., None],
+        *,
+        keep_fabric: bool = False,
     ) -> list[RunResult]:
         for attempt in range(ATTEMPTS):
             last = attempt == ATTEMPTS - 1
-            results = [self.run({**scenario, "dilation": k * 2**attempt}) for k in dilations]
+            results = [
+                self.run({**scenario, "dilation": k * 2**attempt}, keep_fabric=keep_fabric)
+                for k in dilations
+            ]
             verdict = worst(result.verdict for result in results)
             if verdict is Verdict.INVALID:
                 reasons = "; ".join(
@@ -105,7 +123,7 @@ class ScenarioRunner:
             return results
         raise AssertionError("unreachable: the last attempt returns or fails")
 
-    def run(self, scenario: Mapping[str, Any]) -> RunResult:
+    def run(self, scenario: Mapping[str, Any], *, keep_fabric: bool = False) -> RunResult:
         """Run once. Fails the test if there is no result, whatever its verdict."""
         self._runs += 1
         output = self._directory / str(self._runs)
@@ -113,6 +131,8 @@ class ScenarioRunner:
         path = output / "scenario.yaml"
         path.write_text(yaml.safe_dump(dict(scenario)), encoding="utf-8")
         command = [sys.executable, "-m", "testbed.cli", "run", str(path), "--quiet"]
+        if keep_fabric:
+            command.append("--keep-fabric")
         done = subprocess.run(
             [*command, "--output", str(output / "runs")],
             capture_output=True,

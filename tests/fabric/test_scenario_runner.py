@@ -28,7 +28,7 @@ class Rehearsal(ScenarioRunner):
         self._verdicts = list(verdicts)
         self.dilations: list[float] = []
 
-    def run(self, scenario: Any) -> Any:
+    def run(self, scenario: Any, **options: Any) -> Any:
         self.dilations.append(scenario["dilation"])
         return SimpleNamespace(verdict=self._verdicts.pop(0), variants=[])
 

@@ -107,6 +107,10 @@ class ScheduleBuilder:
         """(slot, other slot, count) of the longest runs that are neighbours on both sides."""
         sizes = self._sizes[rank]
         begin, last = 0, len(slots)
+        if last == 1:  # as most are
+            if sizes[slots[0]]:
+                yield slots[0], others[0], 1
+            return
         for end in range(1, last + 1):
             if (
                 end < last

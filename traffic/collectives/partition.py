@@ -26,13 +26,17 @@ def slices(elements: int, itemsize: int, chunking: Chunking) -> list[int]:
 class Slots:
     """Collects the slots of a buffer; ``first`` is the number of the first one."""
 
-    def __init__(self, first: int = 0) -> None:
-        self.first = first
+    def __init__(self, itemsize: int, chunking: Chunking, first: int = 0) -> None:
+        self._itemsize, self._chunking, self._first = itemsize, chunking, first
+        self._slices: dict[int, list[int]] = {}
         self.sizes: list[int] = []
 
-    def add(self, sizes: Sequence[int]) -> list[int]:
-        """Append slots; returns their numbers."""
-        begin = self.first + len(self.sizes)
+    def add(self, elements: int) -> list[int]:
+        """Append the slices of so many elements; returns the numbers of their slots."""
+        sizes = self._slices.get(elements)
+        if sizes is None:
+            sizes = self._slices[elements] = slices(elements, self._itemsize, self._chunking)
+        begin = self._first + len(self.sizes)
         self.sizes += sizes
         return list(range(begin, begin + len(sizes)))
 
@@ -49,11 +53,8 @@ def by_block(
 
     Returns the sizes and the slots of ``[block][channel]``.
     """
-    buffer = Slots(first)
-    table = [
-        [buffer.add(slices(share, itemsize, chunking)) for share in cut(block, channels)]
-        for block in blocks
-    ]
+    buffer = Slots(itemsize, chunking, first)
+    table = [[buffer.add(share) for share in cut(block, channels)] for block in blocks]
     return tuple(buffer.sizes), table
 
 
@@ -70,15 +71,10 @@ def by_loop(
 
     Returns the sizes and the slots of ``[channel][loop][block]``.
     """
-    buffer = Slots(first)
+    buffer = Slots(itemsize, chunking, first)
     chunk = max(1, chunking.slice_bytes // itemsize) * chunking.slices_per_chunk
     table = []
     for share in cut(elements, channels):
         loops = cut(share, max(1, -(-share // (chunk * blocks))))
-        table.append(
-            [
-                [buffer.add(slices(part, itemsize, chunking)) for part in cut(loop, blocks)]
-                for loop in loops
-            ]
-        )
+        table.append([[buffer.add(part) for part in cut(loop, blocks)] for loop in loops])
     return tuple(buffer.sizes), table
