@@ -105,11 +105,20 @@ def _labels(values: Sequence[_Values]) -> tuple[str, list[str]]:
 def _value(result: RunResult, variant: VariantResult, key: str) -> str:
     """A field of the scenario as the variant had it, as text."""
     if key in variant.overrides:
-        return str(variant.overrides[key])
+        return _text(variant.overrides[key])
     value: object = result.scenario
     for part in key.split("."):
         value = value.get(part) if isinstance(value, Mapping) else None
-    return _DEFAULT if value is None else str(value)
+    return _DEFAULT if value is None else _text(value)
+
+
+def _text(value: object) -> str:
+    """A value without the punctuation of a file; an empty list is none of what it might hold."""
+    if isinstance(value, Mapping):
+        return " ".join(f"{key} {_text(item)}" for key, item in value.items())
+    if isinstance(value, (list, tuple)):
+        return ", ".join(map(_text, value)) or "none"
+    return str(value)
 
 
 def _differs(metric: str, variants: Sequence[VariantResult]) -> bool:

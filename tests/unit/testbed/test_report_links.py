@@ -185,6 +185,21 @@ def test_a_scheme_may_bring_its_parameters_along(grid_result):
     assert grid_of(two).rows == ["ecmp", "te"]
 
 
+def test_the_values_of_a_grid_may_be_lists(two):
+    cut = [{"link": "leaf1-spine4", "down": "0 us"}]
+    faults = dict(two.scenario.get("faults", {}), links=[])
+    four = [
+        variant.model_copy(update={"name": f"{variant.name}{i}", "overrides": overrides})
+        for variant in two.variants
+        for i, links in enumerate(({}, {"faults.links": cut}))
+        for overrides in [{**variant.overrides, **links}]
+    ]
+    grid = grid_of(
+        two.model_copy(update={"variants": four, "scenario": {**two.scenario, "faults": faults}})
+    )
+    assert grid.columns == ["none", "link leaf1-spine4 down 0 us"]
+
+
 def test_what_is_no_grid(grid_result, two):
     assert grid_of(two) is None
     missing = grid_result.model_copy(update={"variants": grid_result.variants[:5]})
