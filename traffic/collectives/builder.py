@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from traffic.collectives.request import Chunking, CollectiveRequest
 from traffic.collectives.schedule import Instruction, InstructionKind, Layout, Schedule
@@ -103,14 +103,13 @@ class ScheduleBuilder:
 
     def _runs(
         self, rank: int, slots: Sequence[int], others: Sequence[int]
-    ) -> Iterator[tuple[int, int, int]]:
+    ) -> list[tuple[int, int, int]]:
         """(slot, other slot, count) of the longest runs that are neighbours on both sides."""
         sizes = self._sizes[rank]
         begin, last = 0, len(slots)
         if last == 1:  # as most are
-            if sizes[slots[0]]:
-                yield slots[0], others[0], 1
-            return
+            return [(slots[0], others[0], 1)] if sizes[slots[0]] else []
+        found = []
         for end in range(1, last + 1):
             if (
                 end < last
@@ -120,8 +119,9 @@ class ScheduleBuilder:
                 continue
             first = slots[begin]
             if any(sizes[first : first + end - begin]):
-                yield first, others[begin], end - begin
+                found.append((first, others[begin], end - begin))
             begin = end
+        return found
 
     def _add(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import cache
 from typing import NamedTuple
 
 from traffic.collectives.algorithms.base import merge
@@ -59,26 +60,25 @@ class BlockMemory:
         self.layouts: list[Layout] = []
         self.input: list[list[list[list[int]]]] = []
         self.output: list[list[list[list[int]]]] = []
-        for rank in range(request.ranks):
-            sizes, table = self._cut(request, chunking, request.input_blocks(rank), 0)
-            output_sizes, output_table = self._cut(
-                request, chunking, request.output_blocks(rank), len(sizes)
+
+        @cache  # most collectives have the same blocks in every rank
+        def cut_up(
+            blocks: tuple[int, ...], first: int
+        ) -> tuple[tuple[int, ...], list[list[list[int]]]]:
+            return by_block(
+                blocks,
+                channels=request.channels,
+                itemsize=request.itemsize,
+                chunking=chunking,
+                first=first,
             )
+
+        for rank in range(request.ranks):
+            sizes, table = cut_up(request.input_blocks(rank), 0)
+            output_sizes, output_table = cut_up(request.output_blocks(rank), len(sizes))
             self.layouts.append(Layout(sizes, output_sizes))
             self.input.append(table)
             self.output.append(output_table)
-
-    @staticmethod
-    def _cut(
-        request: CollectiveRequest, chunking: Chunking, blocks: Sequence[int], first: int
-    ) -> tuple[tuple[int, ...], list[list[list[int]]]]:
-        return by_block(
-            blocks,
-            channels=request.channels,
-            itemsize=request.itemsize,
-            chunking=chunking,
-            first=first,
-        )
 
     def slots(self, wanted: Move, channel: int) -> Iterator[tuple[int, int]]:
         """(slot at the source, slot at the destination) of a channel's share, in order."""

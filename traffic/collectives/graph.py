@@ -88,15 +88,16 @@ class ScheduleGraph:
         unmet = [0] * len(self.steps)
         dependents: list[list[int]] = [[] for _ in self.steps]
         for number, step in enumerate(self.steps):
-            base = self.base[self.rank[number]]
-            needed = [base + position for position in step.depends_on]
+            base, count = self.base[self.rank[number]], len(step.depends_on)
+            for position in step.depends_on:
+                dependents[base + position].append(number)
             if self.previous[number] >= 0:
-                needed.append(self.previous[number])
+                dependents[self.previous[number]].append(number)
+                count += 1
             if step.kind is InstructionKind.RECEIVE:
-                needed.append(self.partner[number])
-            unmet[number] = len(needed)
-            for other in needed:
-                dependents[other].append(number)
+                dependents[self.partner[number]].append(number)
+                count += 1
+            unmet[number] = count
         order = [number for number, count in enumerate(unmet) if count == 0]
         for number in order:  # grows while it is walked: a queue
             for dependent in dependents[number]:

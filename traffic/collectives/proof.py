@@ -8,8 +8,7 @@ one must be ordered before the other.
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from itertools import accumulate, pairwise
+from itertools import accumulate
 
 from traffic.collectives.graph import ScheduleGraph, execute
 from traffic.collectives.request import ScheduleError, postcondition
@@ -95,58 +94,64 @@ def races(graph: ScheduleGraph) -> list[tuple[int, int]]:
     Only dependencies and messages count as order; that messages of a connection do not overtake
     each other is not relied upon.
     """
-    before, position = _happens_before(graph)
-
-    def ordered(first: int, second: int) -> bool:
-        # a message has been read and has landed once either end knows that it is complete
-        known = 1 << position[first]
-        if graph.steps[first].kind is InstructionKind.SEND:
-            known |= 1 << position[graph.partner[first]]
-        return bool(before[second] & known)
-
+    before, known = _happens_before(graph)
+    writer: dict[tuple[int, int], int] = {}
+    """Of each slot, its last writer so far, and below those who have read it since."""
+    readers: dict[tuple[int, int], list[int]] = {}
     found = []
-    for readers, writers in _accesses(graph):
-        writers.sort(key=position.__getitem__)
-        found += [pair for pair in pairwise(writers) if not ordered(*pair)]
-        for reader in readers:
-            place = bisect_left(writers, position[reader], key=position.__getitem__)
-            pairs = [(writer, reader) for writer in writers[max(place - 1, 0) : place]]
-            pairs += [(reader, writer) for writer in writers[place : place + 1] if writer != reader]
-            found += [pair for pair in pairs if not ordered(*pair)]
+    for number in graph.order:
+        read, written = _places(graph, number)
+        done = before[number]
+        for place in read:
+            if place in writer and not done & known[writer[place]]:
+                found.append((writer[place], number))
+            readers.setdefault(place, []).append(number)
+        for place in written:
+            if place in writer and not done & known[writer[place]]:
+                found.append((writer[place], number))
+            for reader in readers.pop(place, ()):
+                if reader != number and not done & known[reader]:
+                    found.append((reader, number))
+            writer[place] = number
     return found
 
 
 def _happens_before(graph: ScheduleGraph) -> tuple[list[int], list[int]]:
-    """For each instruction a bit set of those complete before it begins; the bits' positions.
+    """For each instruction two bit sets: those complete before it begins, and who tells that it is.
 
-    For a RECEIVE, it is those complete before its message is sent.
+    For a RECEIVE, the first has those complete before its message is sent. A message has been read
+    and has landed once either end is complete.
     """
     before = [0] * len(graph.steps)
-    position = [0] * len(graph.steps)
+    bit = [0] * len(graph.steps)
     for index, number in enumerate(graph.order):
-        position[number] = index
+        bit[number] = 1 << index
         step = graph.steps[number]
         done = before[graph.partner[number]] if step.kind is InstructionKind.RECEIVE else 0
         base = graph.base[graph.rank[number]]
         for needed in step.depends_on:
-            done |= before[base + needed] | 1 << position[base + needed]
+            done |= before[base + needed] | bit[base + needed]
         before[number] = done
-    return before, position
+    known = [
+        own | bit[partner] if partner >= 0 else own
+        for own, partner in zip(bit, graph.partner, strict=True)
+    ]
+    return before, known
 
 
-def _accesses(graph: ScheduleGraph) -> list[tuple[list[int], list[int]]]:
-    """(readers, writers) of every slot that is written; a message's SEND writes at its peer."""
-    places: dict[tuple[int, int], tuple[list[int], list[int]]] = {}
-    for number, step in enumerate(graph.steps):
-        rank = graph.rank[number]
-        if step.kind is InstructionKind.RECEIVE:
-            continue
-        if step.kind is InstructionKind.SEND:
-            read, peer = step.slot, step.peer
-            written = graph.steps[graph.partner[number]].slot
-        else:
-            read, peer, written = step.source, rank, step.slot
-        for place in range(step.count):
-            places.setdefault((rank, read + place), ([], []))[0].append(number)
-            places.setdefault((peer, written + place), ([], []))[1].append(number)
-    return [access for access in places.values() if access[1]]
+def _places(
+    graph: ScheduleGraph, number: int
+) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+    """(rank, slot) of what an instruction reads and writes; a message's SEND writes at its peer."""
+    step, rank = graph.steps[number], graph.rank[number]
+    if step.kind is InstructionKind.RECEIVE:
+        return [], []
+    if step.kind is InstructionKind.SEND:
+        read, peer = step.slot, step.peer
+        written = graph.steps[graph.partner[number]].slot
+    else:
+        read, peer, written = step.source, rank, step.slot
+    if step.count == 1:
+        return [(rank, read)], [(peer, written)]
+    count = range(step.count)
+    return [(rank, read + k) for k in count], [(peer, written + k) for k in count]
