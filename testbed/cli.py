@@ -144,8 +144,9 @@ def plan(
         typer.Option("--export-topology", metavar="FILE", help="Write it for a simulator."),
     ] = None,
     topology_format: Annotated[
-        str, typer.Option("--topology-format", metavar="hpcc|simai", help="Of that file.")
-    ] = "hpcc",
+        str | None,
+        typer.Option("--topology-format", metavar="hpcc|simai", help="Of that file; default hpcc."),
+    ] = None,
 ) -> int:
     """Show what a scenario would do: fabric, addresses, flows, paths, bounds. Needs no root.
 
@@ -158,7 +159,7 @@ def plan(
     }  # fmt: skip
     given = {name: value for name, value in at_scale.items() if value is not None}
     if gpus is not None:
-        of_scenario = (scenario, set_, dilation, variant, draw, export_topology)
+        of_scenario = (scenario, set_, dilation, variant, draw, export_topology, topology_format)
         if any(value not in (None, []) for value in of_scenario):
             raise CommandError("--gpus plans without a scenario", ExitStatus.USAGE)
         return _plan_at_scale(gpus, given)
@@ -168,10 +169,11 @@ def plan(
 
     loaded = _load(scenario, set_, dilation, None)
     chosen = _choose_variants(loaded, variant)
+    _check_plan_files(given, draw, export_topology, topology_format)
     if given:
         return _plan_schemes(loaded, chosen[0], given)
     print_plan(loaded, create_console(), chosen)
-    _write_plan_files(loaded, chosen, draw, export_topology, topology_format)
+    _write_plan_files(loaded, chosen, draw, export_topology, topology_format or "hpcc")
     return ExitStatus.OK
 
 
@@ -319,6 +321,18 @@ def _choose_variants(scenario: Scenario, wanted: list[str] | None) -> tuple[str,
             hint = suggestion(name, names)
             raise CommandError(f"--variant {name}: no such variant; {hint}", ExitStatus.USAGE)
     return tuple(name for name in names if not wanted or name in wanted)
+
+
+def _check_plan_files(
+    at_scale: dict[str, Any], drawing: Path | None, topology_file: Path | None, format: str | None
+) -> None:
+    """Refuse files that nothing would be written to."""
+    for option, path in (("draw", drawing), ("export-topology", topology_file)):
+        if at_scale and path is not None:
+            other = next(iter(at_scale)).replace("_", "-")
+            raise CommandError(f"--{option} goes without --{other}", ExitStatus.USAGE)
+    if format is not None and topology_file is None:
+        raise CommandError("--topology-format goes with --export-topology", ExitStatus.USAGE)
 
 
 def _write_plan_files(

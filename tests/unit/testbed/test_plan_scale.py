@@ -103,6 +103,8 @@ def test_flows_of_a_plan_keep_their_bytes_and_its_busiest_nic_the_line_rate() ->
         (["incast", "--gpus", "64"], "--gpus plans without a scenario"),
         (["--gpus", "64", "--dilation", "5"], "--gpus plans without a scenario"),
         (["incast", "--qps", "4", "--routing", "ecmp"], "--qps goes with --gpus"),
+        (["incast", "--routing", "ecmp", "--draw", "a.svg"], "--draw goes without --routing"),
+        (["incast", "--topology-format", "simai"], "--topology-format goes with --export-topology"),
         (["incast", "--failed-links", "0.1"], "--failed-links goes with --routing or --gpus"),
         (["incast", "--routing", "ecmp", "--seeds", "0"], "--seeds 0: allowed: 1 to 10000"),
         (["--routing", "ecmp"], "plan needs a SCENARIO, or --gpus"),
