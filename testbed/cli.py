@@ -66,7 +66,10 @@ def run(
     variant: VariantOption = None,
     pcap: PcapOption = None,
     keep_fabric: Annotated[
-        bool, typer.Option("--keep-fabric", help="Shared by variants with other work only.")
+        bool,
+        typer.Option(
+            "--keep-fabric", help="Build one for all variants that differ in their workload only."
+        ),
     ] = False,
     output: OutputOption = Path("runs"),
     quiet: QuietOption = False,
