@@ -8,6 +8,7 @@ bytes. Nothing here imports from the rest of the project.
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator
@@ -100,11 +101,18 @@ def parse_size(value: Any) -> int:
     return int(total)
 
 
-BitRate = Annotated[float, BeforeValidator(parse_rate)]
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """Annotates a field's type with the unit of its parsed value: "bit/s", "s" or "B"."""
+
+    name: str
+
+
+BitRate = Annotated[float, BeforeValidator(parse_rate), Unit("bit/s")]
 """Pydantic field type: a rate in bit/s, written with its unit."""
 
-Duration = Annotated[float, BeforeValidator(parse_duration)]
+Duration = Annotated[float, BeforeValidator(parse_duration), Unit("s")]
 """Pydantic field type: a duration in seconds of emulated time, written with its unit."""
 
-Size = Annotated[int, BeforeValidator(parse_size)]
+Size = Annotated[int, BeforeValidator(parse_size), Unit("B")]
 """Pydantic field type: a number of bytes."""

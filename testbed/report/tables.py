@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from testbed.fidelity import FidelityRule
 from testbed.report.findings import is_tie
+from testbed.report.parameters import parameters
 from testbed.report.quantities import MISSING, format_quantity, in_words, three_digits
 from testbed.results import (
     METRICS,
@@ -239,31 +239,7 @@ def what_was_run(result: RunResult) -> Table:
     """The scenario as resolved, flattened to dotted names."""
     skipped = {"name", "description", "variants", "expect"}
     scenario = {key: value for key, value in result.scenario.items() if key not in skipped}
-    return Table(("parameter", "value"), [[k, _readable(k, v)] for k, v in _flatten(scenario)])
-
-
-def _flatten(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    if isinstance(value, Mapping):
-        for key, inner in value.items():
-            yield from _flatten(inner, f"{prefix}.{key}" if prefix else str(key))
-    elif value is not None:
-        yield prefix, value
-
-
-_UNIT_SUFFIXES = {
-    "bit/s": ("rate",),
-    "s": ("latency", "delay", "jitter", "interval", "duration", "time"),
-    "B": ("size", "bytes", "limit", "kmin", "kmax", "buffer"),
-}
-
-
-def _readable(key: str, value: Any) -> str:
-    """A parameter with its unit, which its name tells; a ratio such as a loss rate has none."""
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        for unit, suffixes in _UNIT_SUFFIXES.items():
-            if key.endswith(suffixes) and (unit != "bit/s" or value > 1):
-                return format_quantity(value, unit)
-    return str(value)
+    return Table(("parameter", "value"), [list(line) for line in parameters(scenario)])
 
 
 def environment(result: RunResult) -> Table:

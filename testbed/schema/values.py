@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import PlainValidator, Strict
 
-from testbed.units import parse_duration, parse_size
+from testbed.units import Unit, parse_duration, parse_size
 
 DILATION_LIMIT = 1e9
 """At this dilation a 400 Gb/s link carries 400 bit/s: nothing would ever finish."""
@@ -48,5 +48,5 @@ def _parse_interval(value: Any) -> float | Literal["auto"]:
 
 
 Dilation = Annotated[float | Literal["auto"], PlainValidator(_parse_dilation)]
-BufferLimit = Annotated[int | None, PlainValidator(_parse_limit)]
-Interval = Annotated[float | Literal["auto"], PlainValidator(_parse_interval)]
+BufferLimit = Annotated[int | None, PlainValidator(_parse_limit), Unit("B")]
+Interval = Annotated[float | Literal["auto"], PlainValidator(_parse_interval), Unit("s")]
