@@ -23,8 +23,8 @@ class FlowSpec(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    source: int = Field(ge=0, description="rank that sends")
-    destination: int = Field(ge=0, description="rank that receives")
+    source: int = Field(ge=0, description="the fabric's rank that sends, wherever jobs are placed")
+    destination: int = Field(ge=0, description="the fabric's rank that receives")
     size: MessageSize = Field(2**20, description="bytes of each message")
     messages: int = Field(1, ge=1, description="messages, the first posted at start")
     start: Duration = Field(0.0, description="emulated time of the first posting")
