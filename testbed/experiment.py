@@ -20,7 +20,7 @@ from testbed.asic.mmu import UNLIMITED, BufferPolicy
 from testbed.capture import Capture
 from testbed.clock import EmulatedClock
 from testbed.fabric import Fabric
-from testbed.failure_agent import FailureAgent, FaultRecord, PathChange
+from testbed.failure_agent import NEVER_HAPPENED, FailureAgent, FaultRecord, PathChange
 from testbed.failures import FaultTimeline
 from testbed.gpu_servers import local_links
 from testbed.priority import Priority, set_priority
@@ -226,6 +226,7 @@ class Experiment:
             telemetry.collect_drops()
             if agent:
                 agent.settle()
+                self._tell_what_never_happened(agent)
             reports = pool.collect()
         finally:
             pool.kill()
@@ -254,6 +255,11 @@ class Experiment:
             faults=agent.records if agent else [],
             path_changes=agent.path_changes if agent else [],
         )
+
+    def _tell_what_never_happened(self, agent: FailureAgent) -> None:
+        for record in agent.records:
+            if record.what == NEVER_HAPPENED:
+                self._progress.note(f"faults: {record.subject} {record.what}")
 
     def _failure_agent(
         self, board: ActivityBoard, pool: ServerPool, clock: EmulatedClock, telemetry: Telemetry

@@ -37,6 +37,10 @@ SETTLE_TIMEOUT = 30.0
 """Wall seconds for the controller to bring all switches to what the links are."""
 
 
+NEVER_HAPPENED = "came after the end of the traffic"
+"""What became of faults that were planned for later."""
+
+
 class FailureError(RuntimeError):
     """The fabric did not come to terms with a fault; the message says what is missing."""
 
@@ -147,6 +151,7 @@ class FailureAgent:
         for step in self._steps:
             if step.kind is not StepKind.PHYSICAL and step.event in self._happened:
                 self._take(step)
+        self._leave_out([step.event for step in self._steps if step.kind is StepKind.PHYSICAL])
         self._steps.clear()
         deadline = time.monotonic() + SETTLE_TIMEOUT
         while not self.settled:
@@ -154,6 +159,13 @@ class FailureAgent:
                 raise FailureError(f"entries are not in force after {SETTLE_TIMEOUT:.0f} s")
             self._advance()
             time.sleep(GRACE)
+
+    def _leave_out(self, events: list[FaultEvent]) -> None:
+        if events:
+            first = " of ".join(filter(None, (events[0].kind, events[0].subject)))
+            subject = first if len(events) == 1 else f"{first} and {len(events) - 1} more"
+            record = FaultRecord(events[0].time, NEVER_HAPPENED, subject, reaction=True)
+            self.records.append(record)
 
     def _take(self, step: Step) -> None:
         event = step.event

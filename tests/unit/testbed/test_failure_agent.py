@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from testbed.activity import ActivityBoard
 from testbed.asic.mmu import LINK_DOWN, PORT_DTYPE, Mmu
 from testbed.clock import EmulatedClock
-from testbed.failure_agent import FailureAgent
+from testbed.failure_agent import NEVER_HAPPENED, FailureAgent
 from testbed.failures import FaultTimeline
 from testbed.reconvergence import Reconvergence
 from testbed.scenario import Scenario, build_topology, plan_traffic
@@ -252,6 +252,20 @@ def test_after_the_traffic_only_what_has_happened_takes_its_course(world) -> Non
     assert w.agent.settled
     assert w.agent.next_time == float("inf")
     assert not w.fabric.mmu.row("leaf2-spine1")["down"]
+
+
+def test_what_the_traffic_did_not_wait_for_is_on_record(world) -> None:
+    cuts = [{"link": "leaf1-spine1", "down": "1 ms", "up": "2 ms"}]
+    w: World = world(
+        links=cuts, controller=[{"restart": "9 ms"}], detection="0 s", convergence="0 s"
+    )
+    w.at(1)
+    w.controller.reached = 99
+    w.agent.settle()
+    assert [r.what for r in w.agent.records if not r.reaction] == ["link down"]
+    (left_out,) = [r for r in w.agent.records if r.what == NEVER_HAPPENED]
+    assert (left_out.time, left_out.reaction) == (0.002, True)
+    assert left_out.subject == "link up of leaf1-spine1 and 1 more"
 
 
 def test_paths_change_when_all_know(world) -> None:
