@@ -254,6 +254,8 @@ def test_chunks_and_slices():
     schedule = create_algorithm("ring").schedule(request)
     # 1000 elements are 5 chunks of 200, each in slices of 100: 400 bytes
     assert schedule.layouts[1].output == (100,) * 10
+    own = create_algorithm("ring").schedule(CollectiveRequest(Collective.BROADCAST, 2, 2**20))
+    assert own.layouts[1].output == (2**17,) * 8  # of 512 KiB
     small = CollectiveRequest(Collective.BROADCAST, 2, 6, chunking=chunking)
     # not cut below a 32nd of a slice
     assert create_algorithm("ring").schedule(small).layouts[1].output == (6,)

@@ -12,6 +12,10 @@ from traffic.collectives.partition import by_block, by_loop
 from traffic.collectives.request import Chunking, Collective, CollectiveRequest, cut
 from traffic.collectives.schedule import Layout, Schedule
 
+CHAIN_CHUNKING = Chunking(slice_bytes=2**19, slices_per_chunk=1, messages_in_flight=8)
+"""Where data go round once, from or to a root, NCCL works in single steps of 512 KiB
+(BROADCAST_CHUNKSTEPS and REDUCE_CHUNKSTEPS in collectives.h)."""
+
 
 def ring_order(request: CollectiveRequest, channel: int) -> list[int]:
     """The ranks in the order of a channel's ring.
@@ -43,6 +47,12 @@ class Ring(Algorithm):
             Collective.BARRIER,
         }
     )
+
+    def chunking_of(self, request: CollectiveRequest) -> Chunking:
+        """The request's own, or NCCL's for the collective."""
+        return request.chunking or (
+            CHAIN_CHUNKING if request.collective.has_root else self.chunking
+        )
 
     def build(self, request: CollectiveRequest, chunking: Chunking) -> Schedule:
         """The schedule of a supported request."""
