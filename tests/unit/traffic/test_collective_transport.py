@@ -41,7 +41,7 @@ def run(plan, **fields):
 
 @pytest.mark.parametrize(("collective", "algorithm"), PAIRS)
 def test_lost_packets_change_nothing_but_the_time(collective, algorithm):
-    plan = plan_of(collective=collective, algorithm=algorithm, size="96 KiB", chunk="5 KiB", root=3)
+    plan = plan_of(collective=collective, algorithm=algorithm, size="64 KiB", chunk="5 KiB", root=3)
     recovery = "selective-repeat" if len(algorithm) % 2 else "go-back-n"
     world = run(
         plan,
