@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from testbed.fidelity import Verdict
-from testbed.results import RunResult
+from testbed.results import EmptyResultError, RunResult, check_not_empty
 
 
 def one_line(result: RunResult, directory: Path) -> str:
@@ -16,11 +16,21 @@ def one_line(result: RunResult, directory: Path) -> str:
     parts = [result.verdict.value]
     if result.verdict is Verdict.INVALID:
         parts += [f"{v.name}: {reason}" for v in result.variants for reason in v.fidelity.reasons]
+    parts += _emptiness(result)
     if failed:
         parts.append(f"expectation failed: {'; '.join(failed)}")
     else:
         parts.append(f"{len(result.expectations)} expectations met")
     return f"{result.name}: {', '.join(parts)}; results: {directory}"
+
+
+def _emptiness(result: RunResult) -> list[str]:
+    """Why a result is none although the machine kept up; empty if it is one."""
+    try:
+        check_not_empty(result)
+    except EmptyResultError as error:
+        return [f"nothing was measured: {error}"]
+    return []
 
 
 def as_json(result: RunResult, directory: Path, status: int) -> str:
@@ -33,7 +43,8 @@ def as_json(result: RunResult, directory: Path, status: int) -> str:
         "status": status,
         "verdict": result.verdict.value,
         "reasons": [
-            f"{v.name}: {reason}" for v in result.variants for reason in v.fidelity.reasons
+            *(f"{v.name}: {reason}" for v in result.variants for reason in v.fidelity.reasons),
+            *_emptiness(result),
         ],
         "directory": str(directory.resolve()),
         "expectations": [expectation.model_dump() for expectation in result.expectations],

@@ -38,7 +38,10 @@ def compute_metrics(variant: VariantResult) -> dict[str, MetricValue]:
 
 
 def check_not_empty(result: RunResult) -> None:
-    """Raise EmptyResultError unless every variant sent, delivered and completed something."""
+    """Raise EmptyResultError unless every variant sent, delivered and completed something.
+
+    A variant whose faults ended flows with error completions need not have delivered anything.
+    """
     if not result.variants:
         raise EmptyResultError("the run has no variant")
     for variant in result.variants:
@@ -52,10 +55,10 @@ def _emptiness(variant: VariantResult) -> str:
         return "the workload made no flow"
     if not any(flow.sent_packets for flow in variant.flows):
         return "no flow sent a packet"
-    if not any(flow.delivered_bytes for flow in variant.flows):
-        return "no byte was delivered"
     if variant.faults and any(flow.status.startswith("IBV_WC_") for flow in variant.flows):
         return ""  # that a fault ends everything with error completions is a result, too
+    if not any(flow.delivered_bytes for flow in variant.flows):
+        return "no byte was delivered"
     if all(flow.finish is None for flow in variant.flows):
         states = ", ".join(sorted({flow.status for flow in variant.flows}))
         return f"none of {len(variant.flows)} flows completed ({states})"

@@ -210,6 +210,8 @@ def test_a_run_that_a_fault_ended_is_not_empty(result):
     ended = flow(finish=None, status="IBV_WC_RETRY_EXC_ERR")
     unfinished = flow(finish=None, status="unfinished")
     check_not_empty(with_flows(result, ended, unfinished, faults=[fault]))
+    nothing = flow(finish=None, status="IBV_WC_RETRY_EXC_ERR", delivered_bytes=0)
+    check_not_empty(with_flows(result, nothing, faults=[fault]))  # the only path is down from 0
     with pytest.raises(EmptyResultError, match="unfinished"):
         check_not_empty(with_flows(result, unfinished, faults=[fault]))
 

@@ -36,6 +36,17 @@ def test_one_line_says_why_a_result_is_invalid() -> None:
     )
 
 
+def test_a_result_of_nothing_says_so(tmp_path) -> None:
+    result = run_result(packets=32)
+    first = result.variants[0]
+    flows = [flow.model_copy(update={"delivered_bytes": 0}) for flow in first.flows]
+    variants = [first.model_copy(update={"flows": flows}), *result.variants[1:]]
+    empty = result.model_copy(update={"variants": variants})
+    reason = "nothing was measured: variant go-back-n: no byte was delivered"
+    assert reason in one_line(empty, tmp_path)
+    assert reason in json.loads(as_json(empty, tmp_path, 3))["reasons"]
+
+
 def test_json_has_metrics_reasons_and_expectations(tmp_path) -> None:
     result = spoilt(run_result(packets=32))
     document = json.loads(as_json(result, tmp_path, 3))
