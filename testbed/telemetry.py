@@ -238,6 +238,8 @@ class Telemetry:
         target = min(self._board.next_timer(), self._next_scheduled())
         if target == float("inf") or (self._schedule and not self._schedule.settled):
             return
+        if self.quiescent:
+            return  # this is the end; what is scheduled for later will not happen
         if self._clock.to_wall(target - self._clock.now()) < SHORTEST_SKIP:
             return
         self._on_skip(self._clock.skip_to(target))
