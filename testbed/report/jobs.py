@@ -34,15 +34,15 @@ def sizes_differ(result: RunResult) -> bool:
 def job_table(result: RunResult) -> Table:
     """A row per variant, times as shares of an iteration.
 
-    Linearity is the throughput per rank as a share of that of the variant with fewest ranks.
+    Tokens per second are of each rank. Linearity is that as a share of what a rank does in the
+    variant with fewest ranks.
     """
     jobs = list(_jobs(result))
     trained = [job for _, job in jobs if job.tokens_per_second]
     base = min(trained, key=lambda job: len(job.ranks), default=None)
     rows = [_row(variant.name, job, base) for variant, job in jobs]
     header = (
-        "variant", "ranks", "iteration", "compute", "exposed", "waiting", "tokens/s/rank",
-        "linearity",
+        "variant", "ranks", "iteration", "compute", "exposed", "waiting", "tokens/s", "linearity",
     )  # fmt: skip
     return Table(header, rows, frozenset(range(1, len(header))))
 
