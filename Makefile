@@ -8,6 +8,8 @@ SHELL := /bin/bash
 BIN := .venv/bin
 SCENARIO ?= scenarios/incast.yaml
 PYTEST := $(BIN)/pytest
+# Fabrics that tests build side by side. Each chooses its dilation by what it gets of the machine.
+FABRICS ?= 2
 
 .PHONY: help setup run test lint unit test-ryu bench clean
 
@@ -31,7 +33,8 @@ unit: setup  ## tests that need no root
 
 test: lint  ## style, types and every test; those that build a fabric need root
 	$(PYTEST) -n auto tests/unit tests/interop
-	$(PYTEST) tests/fabric scenarios
+	$(PYTEST) -n $(FABRICS) -m 'not alone' tests/fabric scenarios
+	$(PYTEST) -m alone tests/fabric
 
 test-ryu: setup  ## the routing tests with Ryu 4.34 in place of os-ken
 	tools/ryu-env.sh .venv-ryu

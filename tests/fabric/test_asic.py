@@ -22,6 +22,7 @@ from traffic.packets import BTH
 
 pytestmark = [
     pytest.mark.fabric,
+    pytest.mark.alone,
     pytest.mark.skipif(os.geteuid() != 0, reason="needs root: builds a fabric"),
 ]
 

@@ -10,7 +10,7 @@ from testbed.results import RunResult
 from tests.fabric.scenario_runner import ScenarioRunner, assert_close, only_variant
 from traffic.bounds import PACKET_HEADERS
 
-pytestmark = pytest.mark.fabric
+pytestmark = [pytest.mark.fabric, pytest.mark.alone]
 
 MTU = 4096
 RETH = 16

@@ -20,7 +20,7 @@ import yaml
 from testbed.results import RunResult
 from tests.fabric.scenario_runner import ScenarioRunner, assert_close, only_variant
 
-pytestmark = pytest.mark.fabric
+pytestmark = [pytest.mark.fabric, pytest.mark.alone]
 
 MAIN_JOB = Path(__file__).parents[2] / "scenarios" / "incast.yaml"
 

@@ -29,6 +29,7 @@ from tests.fabric.machine_state import MachineState, children_of, processes_with
 
 pytestmark = [
     pytest.mark.fabric,
+    pytest.mark.alone,
     pytest.mark.skipif(os.geteuid() != 0, reason="needs root: builds fabrics"),
     pytest.mark.timeout(120),
 ]

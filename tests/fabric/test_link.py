@@ -11,7 +11,7 @@ from testbed.results import PsnTrace, RunResult
 from tests.fabric.scenario_runner import ScenarioRunner, ToleranceMissed, assert_close, only_variant
 from traffic.bounds import ETHERNET_OVERHEAD, PACKET_HEADERS, payload_rate
 
-pytestmark = pytest.mark.fabric
+pytestmark = [pytest.mark.fabric, pytest.mark.alone]
 
 MTU = 4096
 RETH = 16

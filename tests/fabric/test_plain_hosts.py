@@ -23,6 +23,7 @@ from traffic.bounds import ETHERNET_OVERHEAD
 
 pytestmark = [
     pytest.mark.fabric,
+    pytest.mark.alone,
     pytest.mark.skipif(os.geteuid() != 0, reason="needs root: builds a fabric"),
 ]
 

@@ -13,7 +13,7 @@ from tests.fabric.scenario_runner import ScenarioRunner, assert_between, assert_
 from traffic.bounds import ETHERNET_OVERHEAD, PACKET_HEADERS
 from traffic.qp.timers import ack_timeout_seconds
 
-pytestmark = pytest.mark.fabric
+pytestmark = [pytest.mark.fabric, pytest.mark.alone]
 
 MTU = 4096
 LINK_RATE = 400e9
