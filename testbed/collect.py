@@ -391,6 +391,7 @@ def _fidelity(scenario: Scenario, m: Measurements, ledger: Ledger) -> Fidelity:
                     *(report.timer_lateness for report in m.reports),
                 ]
             ),
+            fault_lateness=max((record.late for record in m.faults), default=None),
             forwarding_latency_wall=m.probe.latency,
             link_rates=m.telemetry.link_rates(),
             cpu_steal=m.cpu_steal,

@@ -11,7 +11,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -49,7 +49,8 @@ class FailureError(RuntimeError):
 class FaultRecord:
     """Something that happened at an emulated time: a fault, or a ``reaction`` of the fabric.
 
-    ``flushed`` counts the frames that a cut link lost from its queues.
+    ``flushed`` counts the frames that a cut link lost from its queues. ``late`` is by how many
+    emulated seconds it came after its time.
     """
 
     time: float
@@ -58,6 +59,20 @@ class FaultRecord:
     links: tuple[str, ...] = ()
     flushed: int = 0
     reaction: bool = False
+    late: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Order:
+    """Something for the controller to do, and the emulated time at which it should be done.
+
+    No time is set for what waits until a controller that was killed has started again: how long
+    that takes, no scenario says.
+    """
+
+    update: Update
+    what: str
+    due: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +120,8 @@ class FailureAgent:
         self._programs = programs
         self._steps = deque(timeline.steps)
         self._happened: set[FaultEvent] = set()
-        self._updates: deque[tuple[Update, str]] = deque()
-        self._awaited: tuple[int, str] | None = None
+        self._orders: deque[_Order] = deque()
+        self._awaited: _Order | None = None
         self._restarted = False
         self._settled_at = 0.0
         self._version = 0
@@ -127,7 +142,7 @@ class FailureAgent:
     @property
     def settled(self) -> bool:
         """Whether the switches hold what they shall hold for now."""
-        return not (self._updates or self._awaited or self._restarted) and (
+        return not (self._orders or self._awaited or self._restarted) and (
             time.monotonic() >= self._settled_at
         )
 
@@ -139,7 +154,7 @@ class FailureAgent:
             self._take(self._steps.popleft())
         if (senders := self._matrix.recompute(now)) is not None:
             self._network.place_flows_of(senders)
-            self._queue(self._network.recomputed(), "traffic matrix")
+            self._queue(self._network.recomputed(), "traffic matrix", now)
             self._note_paths()
         self._advance()
 
@@ -175,11 +190,11 @@ class FailureAgent:
             self._happen(event)
         elif step.kind is StepKind.LOCAL:
             self._tell_nics(step)
-            self._queue(self._network.local(step), f"{event.kind} of {event.subject} detected")
+            what = f"{event.kind} of {event.subject} detected"
+            self._queue(self._network.local(step), what, step.time)
         else:
-            self._queue(
-                self._network.everywhere(step), f"{event.kind} of {event.subject} converged"
-            )
+            what = f"{event.kind} of {event.subject} converged"
+            self._queue(self._network.everywhere(step), what, step.time)
             self._known = step.known
             self._note_paths()
 
@@ -199,7 +214,12 @@ class FailureAgent:
             case FaultKind.CONTROLLER_RESTART:
                 self._controller.restart()
                 self._restarted = True
-        self.records.append(FaultRecord(now, event.kind, event.subject, event.links, flushed))
+                self._orders = deque(replace(order, due=None) for order in self._orders)
+                self._awaited = self._awaited and replace(self._awaited, due=None)
+        record = FaultRecord(
+            now, event.kind, event.subject, event.links, flushed, late=now - event.time
+        )
+        self.records.append(record)
 
     def _cut(self, links: Iterable[str]) -> int:
         """Take links down; returns how many frames their queues lost."""
@@ -230,29 +250,30 @@ class FailureAgent:
                 self._board.port_down[rows[name]] = not step.local.up(interface)
                 os.eventfd_write(self._wake[interface.node], 1)
 
-    def _queue(self, updates: Iterable[Update], what: str) -> None:
-        self._updates.extend((update, what) for update in updates)
+    def _queue(self, updates: Iterable[Update], what: str, due: float) -> None:
+        expected = None if self._restarted else due
+        self._orders.extend(_Order(update, what, expected) for update in updates)
 
     def _advance(self) -> None:
         """See what the controller has done, and give it the next thing to do."""
         if self._restarted and self._controller.in_force(self._version):
             self._restarted = False
             self._react("controller back")
-        if self._awaited is not None and self._controller.in_force(self._awaited[0]):
-            version, what = self._awaited
-            self._react("entries in force", what)
+        if self._awaited is not None and self._controller.in_force(self._version):
+            self._react("entries in force", self._awaited.what, due=self._awaited.due)
             self._awaited = None
             # nobody reads it again; flaps would leave thousands
-            self._program(version - 1).unlink(missing_ok=True)
+            self._program(self._version - 1).unlink(missing_ok=True)
             self._settled_at = time.monotonic() + REVALIDATION
-        if self._updates and self._awaited is None and time.monotonic() >= self._settled_at:
-            self._send(*self._updates.popleft())
+        if self._orders and self._awaited is None and time.monotonic() >= self._settled_at:
+            self._send(self._orders.popleft())
 
-    def _send(self, update: Update, what: str) -> None:
+    def _send(self, order: _Order) -> None:
+        update = order.update
         program = self._program(self._version + 1)
         write_program(program, self._topology, update.entries)
         self._version = self._controller.update(program)
-        self._awaited = self._version, what
+        self._awaited = order
         if update.labels and self._fabric.label_engine is not None:
             self._fabric.label_engine.configure(update.labels, self._clock.dilation)
 
@@ -270,8 +291,10 @@ class FailureAgent:
         paths = self._network.routes(state).paths
         return {connection: ways for (connection, reverse), ways in paths.items() if not reverse}
 
-    def _react(self, what: str, subject: str = "") -> None:
-        self.records.append(FaultRecord(self._clock.now(), what, subject, reaction=True))
+    def _react(self, what: str, subject: str = "", *, due: float | None = None) -> None:
+        now = self._clock.now()
+        late = 0.0 if due is None else max(0.0, now - due)
+        self.records.append(FaultRecord(now, what, subject, reaction=True, late=late))
 
 
 class _TrafficMatrix:

@@ -108,9 +108,9 @@ class FidelityMeasurements:
     is the median *wall* time that the software switches add to one packet, one way over the longest
     path with empty queues, beyond what the emulated fabric is meant to take. ``unsampled_share``
     is the share of the run that lies in gaps of a base RTT or more between two samples of the
-    queues. ``socket_drops`` counts packets
-    lost in receive sockets, by place. ``plan_mismatches`` lists what the kernel read back
-    differently from what was planned.
+    queues. ``fault_lateness`` is that of the latest fault, or reaction to one, against its time.
+    ``socket_drops`` counts packets lost in receive sockets, by place. ``plan_mismatches`` lists
+    what the kernel read back differently from what was planned.
     """
 
     dilation: float
@@ -118,6 +118,7 @@ class FidelityMeasurements:
     base_rtt: float
     nic_lateness: Lateness
     timer_lateness: Lateness | None = None
+    fault_lateness: float | None = None
     lost_line_time: float | None = None
     forwarding_latency_wall: float | None = None
     link_rates: Sequence[LinkRate] = ()
@@ -211,6 +212,17 @@ def _timing_rules(m: FidelityMeasurements) -> list[FidelityRule]:
     ]
     if m.timer_lateness is not None:
         rules.append(_rule("timer lateness p99", m.timer_lateness.p99, "s", tenth, half, slower))
+    if m.fault_lateness is not None:
+        rules.append(
+            _rule(
+                "fault lateness max",
+                m.fault_lateness,
+                "s",
+                WORST_CASE_RTTS_FAITHFUL * m.base_rtt,
+                WORST_CASE_RTTS_DEGRADED * m.base_rtt,
+                slower,
+            )
+        )
     if m.lost_line_time is not None:
         rules.append(
             _rule(

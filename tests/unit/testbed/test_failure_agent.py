@@ -231,6 +231,31 @@ def test_slow_links_change_their_rate_both_ways(world) -> None:
     assert w.controller.programs == []
 
 
+def test_how_late_a_fault_and_the_reactions_to_it_are(world) -> None:
+    w: World = world(links=[{"link": "leaf1-spine1", "down": "1 s"}], detection="1 s", convergence="5 s")
+    w.at(1250)
+    w.at(2000)
+    w.clock.skip_to(2.5)
+    w.controller.reached = 1
+    w.agent.tick()
+    cut, in_force = w.agent.records
+    assert cut.late == pytest.approx(0.25, abs=0.1)
+    assert in_force.reaction and in_force.late == pytest.approx(0.5, abs=0.1)
+
+
+def test_what_waits_for_a_killed_controller_has_no_time_to_keep(world) -> None:
+    cut = {"link": "leaf1-spine1", "down": "1 s"}
+    w: World = world(links=[cut], controller=[{"restart": "1.5 s"}], detection="1 s", convergence="5 s")
+    w.at(1000)
+    w.at(1500)
+    w.at(2000)
+    w.clock.skip_to(9)
+    w.controller.reached = 1
+    w.agent.tick()
+    (in_force,) = [r for r in w.agent.records if r.what == "entries in force"]
+    assert in_force.time > 9 and in_force.late == 0
+
+
 def test_a_restart_is_settled_when_the_controller_is_back(world) -> None:
     w = world(controller=[{"restart": "1 s"}])
     w.at(1000)

@@ -71,6 +71,15 @@ def test_a_single_stall_is_judged_by_round_trips():
     assert judge(many).verdict is Verdict.INVALID
 
 
+@pytest.mark.parametrize(
+    ("late", "expected"), [(3.0, "faithful"), (3.1, "degraded"), (20.1, "invalid")]
+)
+def test_a_late_fault_is_judged_by_round_trips(late, expected):
+    fidelity = judge(replace(GOOD, fault_lateness=late * RTT))
+    assert state(fidelity, "fault lateness max") == fidelity.verdict == expected
+    assert not [rule for rule in judge(GOOD).rules if rule.name == "fault lateness max"]
+
+
 def test_forwarding_error_counts_both_ways_and_shrinks_with_dilation():
     slow = replace(GOOD, forwarding_latency_wall=6e-3)  # 2 * 6 ms / 10 000 = 1.2 us > 10 % of RTT
     assert judge(slow).verdict is Verdict.DEGRADED
