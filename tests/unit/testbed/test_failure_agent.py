@@ -232,7 +232,8 @@ def test_slow_links_change_their_rate_both_ways(world) -> None:
 
 
 def test_how_late_a_fault_and_the_reactions_to_it_are(world) -> None:
-    w: World = world(links=[{"link": "leaf1-spine1", "down": "1 s"}], detection="1 s", convergence="5 s")
+    cut = {"link": "leaf1-spine1", "down": "1 s"}
+    w: World = world(links=[cut], detection="1 s", convergence="5 s")
     w.at(1250)
     w.at(2000)
     w.clock.skip_to(2.5)
@@ -245,7 +246,8 @@ def test_how_late_a_fault_and_the_reactions_to_it_are(world) -> None:
 
 def test_what_waits_for_a_killed_controller_has_no_time_to_keep(world) -> None:
     cut = {"link": "leaf1-spine1", "down": "1 s"}
-    w: World = world(links=[cut], controller=[{"restart": "1.5 s"}], detection="1 s", convergence="5 s")
+    restart = {"restart": "1.5 s"}
+    w: World = world(links=[cut], controller=[restart], detection="1 s", convergence="5 s")
     w.at(1000)
     w.at(1500)
     w.at(2000)
