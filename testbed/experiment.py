@@ -214,9 +214,7 @@ class Experiment:
             agent = self._failure_agent(board, pool, clock, telemetry)
             self._progress.stage(Stage.TRAFFIC)
             steal = _StealMeter()
-            set_priority(Priority.SWITCH, self.fabric.ovs.daemon_pid)
-            set_priority(Priority.SAMPLER)
-            pool.go()
+            self._start_traffic(pool, agent)
             stopped = self._watch(clock, telemetry, pool, agent)
             end, wall, skipped = clock.now(), clock.wall(), clock.skipped
             share = steal.share()
@@ -224,9 +222,7 @@ class Experiment:
             pool.halt()
             self._drain()
             telemetry.collect_drops()
-            if agent:
-                agent.settle()
-                self._tell_what_never_happened(agent)
+            self._settle(agent)
             reports = pool.collect()
         finally:
             pool.kill()
@@ -256,7 +252,18 @@ class Experiment:
             path_changes=agent.path_changes if agent else [],
         )
 
-    def _tell_what_never_happened(self, agent: FailureAgent) -> None:
+    def _start_traffic(self, pool: ServerPool, agent: FailureAgent | None) -> None:
+        set_priority(Priority.SWITCH, self.fabric.ovs.daemon_pid)
+        set_priority(Priority.SAMPLER)
+        if agent:
+            agent.begin()
+        pool.go()
+
+    def _settle(self, agent: FailureAgent | None) -> None:
+        """Let the fabric come to terms with what has happened, and tell what has not."""
+        if agent is None:
+            return
+        agent.settle()
         for record in agent.records:
             if record.what == NEVER_HAPPENED:
                 self._progress.note(f"faults: {record.subject} {record.what}")

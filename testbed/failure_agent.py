@@ -146,12 +146,17 @@ class FailureAgent:
             time.monotonic() >= self._settled_at
         )
 
+    def begin(self) -> None:
+        """Before the clock starts: let happen what is so from time 0, ahead of the first packet."""
+        while self._steps and self._steps[0].time == 0 and self._steps[0].kind is StepKind.PHYSICAL:
+            self._take(self._steps.popleft(), 0.0)
+
     def tick(self) -> None:
         """Take the steps that are due. Raises ControllerError, ProgramError, OSError."""
         self._advance()
         now = self._clock.now()
         while self._steps and self._steps[0].time <= now:
-            self._take(self._steps.popleft())
+            self._take(self._steps.popleft(), self._clock.now())
         if (senders := self._matrix.recompute(now)) is not None:
             self._network.place_flows_of(senders)
             self._queue(self._network.recomputed(), "traffic matrix", now)
@@ -165,7 +170,7 @@ class FailureAgent:
         """
         for step in self._steps:
             if step.kind is not StepKind.PHYSICAL and step.event in self._happened:
-                self._take(step)
+                self._take(step, self._clock.now())
         self._leave_out([step.event for step in self._steps if step.kind is StepKind.PHYSICAL])
         self._steps.clear()
         deadline = time.monotonic() + SETTLE_TIMEOUT
@@ -182,12 +187,12 @@ class FailureAgent:
             record = FaultRecord(events[0].time, NEVER_HAPPENED, subject, reaction=True)
             self.records.append(record)
 
-    def _take(self, step: Step) -> None:
+    def _take(self, step: Step, now: float) -> None:
         event = step.event
         if step.kind is StepKind.PHYSICAL:
             self._happened.add(event)
             self.physical = step.physical
-            self._happen(event)
+            self._happen(event, now)
         elif step.kind is StepKind.LOCAL:
             self._tell_nics(step)
             what = f"{event.kind} of {event.subject} detected"
@@ -198,8 +203,8 @@ class FailureAgent:
             self._known = step.known
             self._note_paths()
 
-    def _happen(self, event: FaultEvent) -> None:
-        flushed, now = 0, self._clock.now()
+    def _happen(self, event: FaultEvent, now: float) -> None:
+        flushed = 0
         match event.kind:
             case FaultKind.LINK_DOWN | FaultKind.SWITCH_DOWN:
                 flushed = self._cut(event.links)

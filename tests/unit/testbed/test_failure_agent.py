@@ -231,6 +231,18 @@ def test_slow_links_change_their_rate_both_ways(world) -> None:
     assert w.controller.programs == []
 
 
+def test_what_is_down_from_the_start_lets_no_packet_pass(world) -> None:
+    start, later = ({"link": "leaf1-spine1", "down": time} for time in ("0 s", "1 s"))
+    w: World = world(links=[start, {**later, "link": "leaf2-spine1"}], detection="0 s")
+    w.clock.skip_to(500)  # the clock has not been started: what it says means nothing
+    w.agent.begin()
+    assert w.fabric.mmu.row("leaf1-spine1")["down"]
+    assert not w.fabric.mmu.row("leaf2-spine1")["down"]
+    assert [(r.time, r.late) for r in w.agent.records] == [(0.0, 0.0)]
+    assert w.agent.physical.failed == {"leaf1-spine1"}
+    assert w.agent.settled, "switches and NICs are told when the traffic has begun"
+
+
 def test_how_late_a_fault_and_the_reactions_to_it_are(world) -> None:
     cut = {"link": "leaf1-spine1", "down": "1 s"}
     w: World = world(links=[cut], detection="1 s", convergence="5 s")
