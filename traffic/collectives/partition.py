@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from traffic.collectives.request import Chunking, cut
+from traffic.collectives.request import Chunking, ScheduleError, cut
 
 _SMALLEST_SLICE = 32
 """A chunk is not cut into slices below this fraction of the largest (NCCL: prims_simple.h)."""
+
+SLOT_LIMIT = 100_000
+"""Slots of one rank's buffer; more would take minutes to schedule and gigabytes to hold."""
 
 
 def slices(elements: int, itemsize: int, chunking: Chunking) -> list[int]:
@@ -24,7 +27,10 @@ def slices(elements: int, itemsize: int, chunking: Chunking) -> list[int]:
 
 
 class Slots:
-    """Collects the slots of a buffer; ``first`` is the number of the first one."""
+    """Collects the slots of a buffer; ``first`` is the number of the first one.
+
+    Raises ScheduleError for more than SLOT_LIMIT.
+    """
 
     def __init__(self, itemsize: int, chunking: Chunking, first: int = 0) -> None:
         self._itemsize, self._chunking, self._first = itemsize, chunking, first
@@ -35,10 +41,20 @@ class Slots:
         """Append the slices of so many elements; returns the numbers of their slots."""
         sizes = self._slices.get(elements)
         if sizes is None:
+            self.check(-(-elements * self._itemsize // self._chunking.slice_bytes))
             sizes = self._slices[elements] = slices(elements, self._itemsize, self._chunking)
+        self.check(len(sizes))
         begin = self._first + len(self.sizes)
         self.sizes += sizes
         return list(range(begin, begin + len(sizes)))
+
+    def check(self, more: int) -> None:
+        """Raise ScheduleError if there is no room for so many more."""
+        if len(self.sizes) + more > SLOT_LIMIT:
+            raise ScheduleError(
+                f"chunk: messages of {self._chunking.slice_bytes} bytes cut a buffer into more "
+                f"than {SLOT_LIMIT} pieces; allowed: larger ones"
+            )
 
 
 def by_block(
@@ -75,6 +91,8 @@ def by_loop(
     chunk = max(1, chunking.slice_bytes // itemsize) * chunking.slices_per_chunk
     table = []
     for share in cut(elements, channels):
-        loops = cut(share, max(1, -(-share // (chunk * blocks))))
+        count = max(1, -(-share // (chunk * blocks)))
+        buffer.check(count)
+        loops = cut(share, count)
         table.append([[buffer.add(part) for part in cut(loop, blocks)] for loop in loops])
     return tuple(buffer.sizes), table

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import pytest
 from pydantic import ValidationError
@@ -351,6 +353,15 @@ def test_what_does_not_fit_is_refused(parameters, words):
 def test_parameters_are_checked(parameters):
     with pytest.raises(ValidationError):
         plan_of(4, **parameters)
+
+
+@pytest.mark.parametrize("collective", ["all-reduce", "all-to-all", "broadcast", "all-gather"])
+def test_messages_too_small_to_count_are_refused(collective):
+    """And at once: without a limit the schedule fills the memory."""
+    began = time.process_time()
+    with pytest.raises(PlanError, match="chunk: messages of 1 bytes cut a buffer into more than"):
+        plan_of(4, collective=collective, size=2**50, chunk=1)
+    assert time.process_time() - began < 10
 
 
 def test_a_write_without_notification_is_refused():
