@@ -55,6 +55,10 @@ UNEVEN = {"all-reduce-binary-tree", "all-reduce-double-binary-tree"}
 """Those where only the average is that."""
 
 
+OF_SERVERS = {"hierarchical", "pxn"}
+"""Algorithms that are others without NVLink."""
+
+
 def scenario(variants: dict[str, Workload], **fields: Any) -> dict[str, Any]:
     return {
         "name": "collectives",
@@ -75,6 +79,11 @@ def scenario(variants: dict[str, Workload], **fields: Any) -> dict[str, Any]:
         ],
         **fields,
     }  # fmt: skip
+
+
+def measured(run: ScenarioRunner, document: dict[str, Any]) -> RunResult:
+    """One run, on one fabric. Its verdict does not matter: no number or byte depends on timing."""
+    return run.run({**document, "dilation": 4000}, keep_fabric=True)
 
 
 def assert_right(variant: VariantResult, ranks: int) -> None:
@@ -131,25 +140,34 @@ def test_results_are_numpys_and_bytes_the_closed_forms(run: ScenarioRunner) -> N
         rails = received(result.variant("all-reduce-hierarchical"), interfaces)
         assert rails == [2 * (SERVERS - 1) * SIZE // GPUS // SERVERS] * RANKS
 
-    run(document, dilation=4000, check=check, keep_fabric=True)
+    check(measured(run, document))
 
 
 def test_results_are_numpys_under_loss(run: ScenarioRunner) -> None:
+    flat = {
+        name: {**work, "gpus_per_server": GPUS if work["algorithm"] in OF_SERVERS else 1}
+        for name, work in PAIRS.items()
+    }
+
     def check(result: RunResult) -> None:
-        lost = sent = 0
+        total = 0
         for name in PAIRS:
             variant = result.variant(name[:NAME_LIMIT])
             assert_right(variant, RANKS)
-            sent += sum(flow.sent_packets for flow in variant.flows)
-            lost += sum(
+            sent = sum(flow.sent_packets for flow in variant.flows)
+            lost = sum(
                 row.packets
                 for row in variant.ledger.rows
                 if row.fate == "dropped" and row.reason == "injected loss"
             )
-        assert 0.0025 * sent < lost < 0.01 * sent
+            assert lost < 0.02 * sent, name
+            assert sum(flow.retransmitted_packets for flow in variant.flows) >= lost, name
+            total += lost
+        assert total > len(PAIRS)
 
-    document = scenario(PAIRS, faults={"loss": 0.005}, nic={"recovery": "selective-repeat"})
-    run(document, dilation=4000, check=check, keep_fabric=True)
+    document = scenario(flat, faults={"loss": 0.005}, nic={"recovery": "selective-repeat"})
+    document["workload"]["size"] = 2 * SIZE
+    check(measured(run, document))
 
 
 @pytest.mark.parametrize("channels", [1, 2])
