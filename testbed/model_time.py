@@ -23,6 +23,8 @@ def model_time(
 
     Alpha is the fabric's latency between the two ranks of each message. Queues in switches are no
     part of the model, nor is a NIC that several communicators share, nor NICs of different rates.
+    The emulated link lets a frame through at once that finds it idle, so each message in turn takes
+    up to a frame time less than here: much only of messages of one frame on slow links.
     """
     ranks = [rank for communicator in communicators for rank in communicator.ranks]
     rates = {nic_rate(topology, rank) for rank in ranks}
