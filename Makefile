@@ -10,8 +10,10 @@ SCENARIO ?= scenarios/incast.yaml
 PYTEST := $(BIN)/pytest
 # Fabrics that tests build side by side. Each chooses its dilation by what it gets of the machine.
 FABRICS ?= 2
+# Scenarios that take 20 s and more, and whose parts others and tests/fabric cover.
+LONG := all-to-all-moe fsdp-iteration gpt3-hpn incast-long pipeline-scatter-gather straggler two-jobs
 
-.PHONY: help setup run test lint unit test-ryu bench clean
+.PHONY: help setup run test scenarios lint unit test-ryu bench clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -33,8 +35,11 @@ unit: setup  ## tests that need no root
 
 test: lint  ## style, types and every test; those that build a fabric need root
 	$(PYTEST) -n auto tests/unit tests/interop
-	$(PYTEST) -n $(FABRICS) -m 'not alone' tests/fabric scenarios
+	$(PYTEST) -n $(FABRICS) --dist loadgroup -m 'not alone' tests/fabric scenarios $(LONG:%=--ignore=scenarios/%.yaml)
 	$(PYTEST) -m alone tests/fabric
+
+scenarios: setup  ## every scenario, the long ones too
+	$(PYTEST) -n $(FABRICS) scenarios
 
 test-ryu: setup  ## the routing tests with Ryu 4.34 in place of os-ken
 	tools/ryu-env.sh .venv-ryu

@@ -25,7 +25,6 @@ from tests.fabric.test_lifecycle import Run, assert_gone
 
 pytestmark = [
     pytest.mark.fabric,
-    pytest.mark.alone,
     pytest.mark.skipif(os.geteuid() != 0, reason="needs root: builds fabrics"),
     pytest.mark.timeout(240),
 ]

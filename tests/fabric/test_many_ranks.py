@@ -10,7 +10,7 @@ from testbed.fidelity import Verdict
 from testbed.results import VariantResult
 from tests.fabric.scenario_runner import ScenarioRunner, only_variant
 
-pytestmark = pytest.mark.fabric
+pytestmark = [pytest.mark.fabric, pytest.mark.alone]
 
 SERVERS = 8
 
@@ -47,7 +47,7 @@ def test_64_ranks_cost_no_more_per_packet_than_8(run: ScenarioRunner) -> None:
     # the cost of a packet is the same for any size that keeps the NICs busy
     for gpus, size in ((1, 4 * 2**20), (8, 16 * 2**20)):
         variant = only_variant(run.run(all_reduce(gpus, size)))
-        assert variant.fidelity.verdict is not Verdict.INVALID, variant.fidelity.reasons
+        assert variant.fidelity.verdict is Verdict.FAITHFUL, variant.fidelity.reasons
         assert [rank.wrong_elements for rank in variant.ranks] == [0] * SERVERS * gpus
         payload = sum(flow.bytes for flow in variant.flows)
         # 2 (s - 1)/s of the data along each rail, whichever part of them is the rail's

@@ -68,7 +68,7 @@ def test_the_page_has_commands_and_its_first_runs_the_main_job() -> None:
 
 
 @pytest.mark.fabric
-@pytest.mark.alone
+@pytest.mark.xdist_group("readme")  # one after the other: some use the newest run
 @needs_root
 @pytest.mark.timeout(TIME_LIMIT + 30)
 @pytest.mark.parametrize(("command", "block"), [pytest.param(*c, id=c[0]) for c in commands()])
@@ -101,7 +101,6 @@ def test_scenarios_on_the_page_are_valid(tmp_path: Path) -> None:
 
 
 @pytest.mark.fabric
-@pytest.mark.alone
 @needs_root
 @pytest.mark.timeout(TIME_LIMIT)
 @pytest.mark.parametrize("block", [pytest.param(b, id="scenario") for b in blocks("yaml")])
@@ -113,7 +112,6 @@ def test_scenarios_on_the_page_meet_their_expectations(tmp_path: Path, block: Bl
 
 
 @pytest.mark.fabric
-@pytest.mark.alone
 @needs_root
 @pytest.mark.timeout(TIME_LIMIT)
 @pytest.mark.parametrize("block", [pytest.param(b, id="lab") for b in blocks("python")])
