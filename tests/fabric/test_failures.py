@@ -330,6 +330,7 @@ def test_the_controller_places_flows_again_on_its_interval(run: ScenarioRunner) 
     run(scenario(faults, workload=workload, routing=routing), dilation=DILATION, check=check)
 
 
+@pytest.mark.alone
 def test_nothing_is_left_of_a_run_that_is_killed_amid_its_faults(tmp_path: Path) -> None:
     before = MachineState.look()
     flap = {"link": "leaf1-spine1", "at": "5 us", "period": "20 us", "count": 50}
