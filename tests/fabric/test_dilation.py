@@ -90,7 +90,8 @@ def test_main_job(run: ScenarioRunner) -> None:
         for variant in one.variants:
             assert variant.metrics["dropped_packets"] > 50
             assert variant.metrics["timeouts"] > 0
-        compared = "completion_time_median", "completion_time_max", "goodput"
-        assert_same(one, two, (*compared, "dropped_packets", "dropped_bytes", "delivered_bytes"))
+        # not the median: about half of the flows wait for a timer, and it is 62 us or 67 ms by luck
+        compared = "completion_time_max", "goodput", "dropped_packets", "dropped_bytes"
+        assert_same(one, two, (*compared, "delivered_bytes"))
 
     run.at_two_dilations(main_job({}), dilation=20_000, check=check)
