@@ -33,6 +33,7 @@ from testbed.launching import (
     complain,
     create_console,
     errors_logged,
+    finish,
     isolated,
     new_run_directory,
     require_machine,
@@ -40,13 +41,14 @@ from testbed.launching import (
     silence_stdout,
     tell_end,
 )
-from testbed.options import ExitStatus, RunOptions, point_latest_at
+from testbed.options import ExitStatus, RunOptions
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from testbed.doctor import Check
     from testbed.progress import ProgressReporter
+    from testbed.results import RunResult
     from testbed.schema import Scenario
 
 app = typer.Typer(
@@ -90,14 +92,9 @@ def run(
     directory = new_run_directory(output, loaded.name)
     options = RunOptions(directory=directory, variants=variants, keep_fabric=keep_fabric)
     status = isolated(lambda: _run_inside(loaded, options, progress), directory)
-    if status >= BROKEN_OFF:
-        return tell_end(status, directory)
-    try:
-        _print_outcome(directory, status, quiet=quiet, as_json=json)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        silence_stdout()
-    return status
+    return finish(
+        status, directory, lambda r: _print_outcome(r, directory, quiet=quiet), as_json=json
+    )
 
 
 app.command()(coll)
@@ -377,19 +374,12 @@ def _shell_inside(scenario: Scenario, options: RunOptions, progress: ProgressRep
         return int(run_shell(scenario, options, progress))
 
 
-def _print_outcome(directory: Path, status: int, *, quiet: bool, as_json: bool) -> None:
+def _print_outcome(result: RunResult, directory: Path, *, quiet: bool) -> None:
     from testbed import summary
     from testbed.report import REPORT_FILE
     from testbed.report.terminal import print_summary
-    from testbed.results import RESULT_FILE, read_result
 
-    if not (directory / RESULT_FILE).exists():
-        return  # whatever prevented a result has been said
-    point_latest_at(directory)
-    result = read_result(directory)
-    if as_json:
-        print(summary.as_json(result, directory, status))
-    elif quiet:
+    if quiet:
         print(summary.one_line(result, directory))
     else:
         print_summary(result, directory / REPORT_FILE, create_console())

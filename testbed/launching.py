@@ -22,11 +22,13 @@ from testbed.options import (
     OutputError,
     create_run_directory,
     give_to_caller_of_sudo,
+    point_latest_at,
 )
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from testbed.results import RunResult
     from testbed.schema import Scenario
 
 SIGNALLED = 128
@@ -141,6 +143,29 @@ def tell_end(status: int, directory: Path) -> int:
     if number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         return complain(f"interrupted by {name}{logs}", status)
     return complain(f"the run was killed by {name}{logs}", ExitStatus.INVALID)
+
+
+def finish(
+    status: int, directory: Path, print_result: Callable[[RunResult], None], *, as_json: bool
+) -> int:
+    """End a run: print its result, as JSON or by ``print_result``, if it has one; the status."""
+    if status >= BROKEN_OFF:
+        return tell_end(status, directory)
+    from testbed import summary
+    from testbed.results import RESULT_FILE, read_result
+
+    try:
+        if (directory / RESULT_FILE).exists():  # else what prevented a result has been said
+            point_latest_at(directory)
+            result = read_result(directory)
+            if as_json:
+                print(summary.as_json(result, directory, status))
+            else:
+                print_result(result)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        silence_stdout()
+    return status
 
 
 @contextmanager

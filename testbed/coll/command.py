@@ -10,21 +10,20 @@ import typer
 
 from testbed.arguments import DilationOption, OutputOption, SetOption
 from testbed.launching import (
-    BROKEN_OFF,
     CommandError,
     errors_logged,
+    finish,
     isolated,
     new_run_directory,
     require_machine,
     require_memory,
-    silence_stdout,
-    tell_end,
 )
-from testbed.options import ExitStatus, RunOptions, point_latest_at
+from testbed.options import ExitStatus, RunOptions
 
 if TYPE_CHECKING:
     from testbed.coll.sweep import Sweep
     from testbed.progress import ProgressReporter
+    from testbed.results import RunResult
     from testbed.schema import Scenario
 
 _SIZES = ("--min", "--max", "--factor")
@@ -106,14 +105,7 @@ def coll(
         directory=directory, variants=variants, iterations=iterations, keep_fabric=True
     )
     status = isolated(lambda: _run_inside(loaded, options, progress, table=not json), directory)
-    if status >= BROKEN_OFF:
-        return tell_end(status, directory)
-    try:
-        _print_end(directory, status, as_json=json)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        silence_stdout()
-    return status
+    return finish(status, directory, lambda r: _print_end(r, directory), as_json=json)
 
 
 def _sizes(
@@ -168,19 +160,10 @@ def _run_inside(
         return int(run_scenario(scenario, options, progress, printer.add))
 
 
-def _print_end(directory: Path, status: int, *, as_json: bool) -> None:
-    from testbed import summary
+def _print_end(result: RunResult, directory: Path) -> None:
     from testbed.coll.table import footer
     from testbed.report import REPORT_FILE
-    from testbed.results import RESULT_FILE, read_result
 
-    if not (directory / RESULT_FILE).exists():
-        return  # whatever prevented a result has been said
-    point_latest_at(directory)
-    result = read_result(directory)
-    if as_json:
-        print(summary.as_json(result, directory, status))
-        return
     for line in footer(result):
         print(line)
     print(f"# report               : {directory / REPORT_FILE}")
