@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from testbed.activity import ActivityBoard
 from testbed.asic.mmu import Drop, Mmu
-from testbed.asic.scheduler import FRAME_OVERHEAD
 from testbed.clock import EmulatedClock
 from testbed.fidelity import LinkRate
 from testbed.topology import NodeKind, Topology
+from traffic.codec import FRAME_OVERHEAD
 
 SHORTEST_SKIP = 0.003
 """Wall seconds; a shorter wait is cheaper than the wake-ups that skipping it costs."""

@@ -24,7 +24,8 @@ DEFAULT_PKEY: Final = 0xFFFF
 ICRC_LENGTH: Final = 4
 BTH_LENGTH: Final = 12
 FRAME_OVERHEAD: Final = 24
-"""Bytes on the wire beside the frame: preamble and delimiter 8, FCS 4, inter-packet gap 12."""
+"""Bytes on the wire beside the frame: preamble and delimiter 8, FCS 4, inter-packet gap 12
+(IEEE 802.3)."""
 MIN_FRAME: Final = 60
 """Shortest Ethernet frame without its FCS; what is shorter is padded on the wire."""
 ECN_CE: Final = 3

@@ -13,9 +13,7 @@ from typing import Any
 
 from pyroute2 import IPRoute
 
-FRAME_OVERHEAD = 24
-"""Bytes on the wire around an Ethernet frame as Linux counts it: preamble and SFD 8, FCS 4,
-inter-frame gap 12 (IEEE 802.3)."""
+from traffic.codec import FRAME_OVERHEAD
 
 _ROOT = 0x1_0000
 _CLASS = 0x1_0010

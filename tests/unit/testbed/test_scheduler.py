@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from testbed.asic.scheduler import FRAME_OVERHEAD, PortPlan, read_back
+from testbed.asic.scheduler import PortPlan, read_back
+from traffic.codec import FRAME_OVERHEAD
 
 PLANS = [PortPlan(ifindex=10_000 + n, name=f"port{n}", rate=40e6, frame=4214) for n in range(3)]
 TICKS_PER_SECOND = 15.625e6
