@@ -68,7 +68,6 @@ def test_the_page_has_commands_and_its_first_runs_the_main_job() -> None:
 
 
 @pytest.mark.fabric
-@pytest.mark.xdist_group("readme")  # one after the other: some use the newest run
 @needs_root
 @pytest.mark.timeout(TIME_LIMIT + 30)
 @pytest.mark.parametrize(("command", "block"), [pytest.param(*c, id=c[0]) for c in commands()])
