@@ -418,12 +418,15 @@ def test_labels_are_seen_inside_the_fabric_only(run: ScenarioRunner) -> None:
 
 def test_spray_deals_evenly_and_needs_a_recovery_that_waits(run: ScenarioRunner) -> None:
     """Uplinks differ by one packet at most. Of what arrives early, go-back-N takes every packet for
-    a loss; selective repeat that waits for as many packets as are in flight sends nothing again."""
+    a loss; selective repeat that waits for as many packets as are in flight sends nothing again.
+
+    One uplink is slow, so that packets do overtake each other; spraying does not look at that."""
     packets = 64
     scenario = {
         "name": "spray",
         "topology": {"kind": "leaf-spine", "leaves": 2, "spines": 4, "servers_per_leaf": 4},
         "switch": {"buffer": {"limit": "infinite"}},
+        "faults": {"slow": [{"link": "leaf1-spine1", "rate": "100 Gbps"}]},
         "nic": {"reordering_threshold": 2 * packets, "reordering_timeout": "10 ms"},
         "workload": {
             "kind": "flows",
