@@ -63,12 +63,16 @@ def collective_result(
     communicators = workload.communicators(m.plan)
     if not communicators:
         return result
+    # those of jobs on different places may differ
+    algorithms = dict.fromkeys(c.schedule.algorithm for c in communicators)
+    sharing = {c.schedule.request.gpus_per_server for c in communicators}
     schedule = communicators[0].schedule
     request = schedule.request
     return result.model_copy(
         update={
             "operation": request.collective.value,
-            "algorithm": schedule.algorithm,
+            "algorithm": " + ".join(algorithms),
+            "gpus_per_server": min(sharing),
             "elements": request.elements,
             "dtype": m.plan.dtype.value,
             "reduction": m.plan.reduction.value if request.collective.reduces else None,

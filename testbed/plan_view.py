@@ -16,6 +16,7 @@ from testbed.scenario import Scenario, build_topology, plan_traffic, resolve_var
 from testbed.topology import Topology
 from testbed.topology.wiring import oversubscription
 from traffic.bounds import lower_bound
+from traffic.collectives.communicators import Communicator
 from traffic.plan import Plan
 
 if TYPE_CHECKING:
@@ -143,8 +144,11 @@ def _print_figures(scenario: Scenario, topology: Topology, plan: Plan, console: 
     hops = (topology.switch_hops(c.source_rank, c.destination_rank) for c in plan.connections)
     latency = topology.one_way_latency(min(hops, default=1))
     mtu = scenario.nic.path_mtu
-    job = registries.workload(plan.workload).job(plan)
+    workload = registries.workload(plan.workload)
+    job = workload.job(plan)
     for note in (*job.notes, job.verified) if job is not None else ():
+        console.print(note, markup=False)
+    for note in dict.fromkeys(map(_how, workload.communicators(plan))):
         console.print(note, markup=False)
     # computations are skipped: they take emulated time only
     bound, wall_bound = (
@@ -169,6 +173,18 @@ def _print_figures(scenario: Scenario, topology: Topology, plan: Plan, console: 
         dilation = scenario.dilation
         chosen = f"dilation {dilation:g}"
     console.print(f"{chosen}: at least {wall_bound * dilation:.2g} s of wall time")
+
+
+def _how(communicator: Communicator) -> str:
+    """What a communicator does, by which algorithm, and where that expects NVLink."""
+    request = communicator.schedule.request
+    servers = "all over the network"
+    if request.gpus_per_server > 1:
+        servers = f"{request.gpus_per_server} of each server over NVLink"
+    return (
+        f"{request.collective} by {communicator.schedule.algorithm}: {request.ranks} ranks, "
+        f"{servers}"
+    )
 
 
 def _print_rest(count: int, what: str, console: Console) -> None:

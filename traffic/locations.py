@@ -39,6 +39,20 @@ def anywhere(world_size: int) -> tuple[RankLocation, ...]:
     return tuple(RankLocation() for _ in range(world_size))
 
 
+def gpus_per_server(servers: Sequence[str]) -> int:
+    """How many neighbouring ranks share a server, everywhere; 1 where that differs.
+
+    ``servers`` has the server of every rank, in their order; empty where the place does not matter.
+    """
+    for count in range(len(servers), 1, -1):
+        if len(servers) % count:
+            continue
+        blocks = [servers[begin : begin + count] for begin in range(0, len(servers), count)]
+        if "" not in servers and all(len(set(block)) == 1 for block in blocks):
+            return count
+    return 1
+
+
 def ranks_of(locations: Sequence[RankLocation], role: RankRole) -> tuple[int, ...]:
     """All ranks of a role, in rank order."""
     return tuple(rank for rank, location in enumerate(locations) if location.role is role)

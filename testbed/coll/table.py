@@ -33,12 +33,13 @@ _PER_RANK = frozenset(
 """Collectives whose count is that of one rank's share (nccl-tests, src/*.cu: paramCount)."""
 
 
-def header(*, ranks: int, channels: int, iterations: int) -> list[str]:
-    """The lines above the rows."""
+def header(*, ranks: int, per_server: int | None, channels: int, iterations: int) -> list[str]:
+    """The lines above the rows. ``per_server`` ranks exchange data over NVLink; 1 if none do."""
     titles = "".join(title.rjust(width) for title, _, width in _COLUMNS)
     units = "".join(unit.rjust(width) for _, unit, width in _COLUMNS)
+    shared = f" ({per_server} per server)" if per_server else ""
     return [
-        f"# {ranks} ranks, {channels} channel{'s' if channels > 1 else ''}, "
+        f"# {ranks} ranks{shared}, {channels} channel{'s' if channels > 1 else ''}, "
         f"{iterations} iteration{'s' if iterations > 1 else ''}; out of place only",
         "# model: pipelined alpha-beta model of the algorithm; ratio: time over it",
         "#",
@@ -61,8 +62,12 @@ class TablePrinter:
         lines = []
         if self._algorithm is None:
             self._algorithm = ""
+            done = variant.collective
             lines = header(
-                ranks=len(variant.ranks), channels=self._channels, iterations=self._iterations
+                ranks=done.ranks if done else len(variant.ranks),
+                per_server=done.gpus_per_server if done else None,
+                channels=self._channels,
+                iterations=self._iterations,
             )
         algorithm = variant.collective.algorithm if variant.collective else self._algorithm
         if algorithm != self._algorithm:

@@ -232,6 +232,7 @@ class CollectiveResult(_Model):
     ``time`` is the mean of ``times`` where it ran several times. ``model_time`` is what the
     pipelined alpha-beta model expects of the algorithm; None where it says nothing. ``elements``
     are those that ``bytes`` counts; ``root`` and ``reduction`` are None for what has none.
+    ``gpus_per_server`` is what the algorithm took for one server's GPUs, 1 for NVLink unused.
     """
 
     operation: str
@@ -246,6 +247,7 @@ class CollectiveResult(_Model):
     dtype: str = ""
     reduction: str | None = None
     root: int | None = None
+    gpus_per_server: int | None = None
 
     @property
     def algbw(self) -> float:

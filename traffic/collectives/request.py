@@ -106,7 +106,8 @@ class CollectiveRequest:
             raise ScheduleError(f"root: {self.root}; allowed: 0 to {self.ranks - 1}")
         if self.ranks % self.gpus_per_server:
             raise ScheduleError(
-                f"gpus_per_server: {self.gpus_per_server} does not divide {self.ranks} ranks"
+                f"gpus_per_server: {self.gpus_per_server} does not divide {self.ranks} ranks; "
+                "allowed: a divisor of their number"
             )
         if self.collective is Collective.BARRIER and self.elements != 1:
             raise ScheduleError(f"elements: {self.elements}; allowed for a barrier: 1")

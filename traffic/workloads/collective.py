@@ -23,6 +23,7 @@ from traffic.collectives.request import (
     largest_buffer,
 )
 from traffic.collectives.schedule import Schedule
+from traffic.locations import gpus_per_server
 from traffic.plan import (
     MAX_MESSAGE_BYTES,
     DataType,
@@ -98,8 +99,12 @@ class CollectiveParameters(WorkloadParameters):
         None,
         description="instead of ranks: several communicators of one size that do it all at once",
     )
-    gpus_per_server: int = Field(
-        1, ge=1, description="how many ranks in a row the algorithm takes for one server's GPUs"
+    gpus_per_server: int | None = Field(
+        None,
+        ge=1,
+        description="how many ranks in a row the algorithm takes for one server's GPUs; 1 leaves "
+        "everything to the network; default: as many as share a server in the fabric, 1 where that "
+        "differs among the ranks",
     )
     imbalance: float = Field(
         0.5,
@@ -126,7 +131,7 @@ class CollectiveWorkload(Workload):
         p: CollectiveParameters = parameters
         builder.dtype, builder.reduction = p.dtype, p.reduction
         try:
-            communicators, memory = _communicators(p, builder.jobs, builder.seed)
+            communicators, memory = _communicators(p, builder.jobs, builder.server_of, builder.seed)
         except ScheduleError as error:
             raise PlanError(str(error)) from None
         for rank, needed in memory.items():
@@ -139,7 +144,7 @@ class CollectiveWorkload(Workload):
     def reference(self, plan: Plan) -> Reference:
         """S and the factor as nccl-tests has them for each collective, of one communicator."""
         p: Any = plan.parameters
-        communicators, _ = _communicators(p, plan.jobs, plan.seed)
+        communicators, _ = _communicators(p, plan.jobs, plan.servers, plan.seed)
         request = communicators[0].schedule.request
         return Reference(
             payload_bytes=plan.payload_bytes,
@@ -151,7 +156,7 @@ class CollectiveWorkload(Workload):
     def communicators(self, plan: Plan) -> Sequence[Communicator]:
         """All that do the collective, at once."""
         p: Any = plan.parameters
-        return _communicators(p, plan.jobs, plan.seed)[0]
+        return _communicators(p, plan.jobs, plan.servers, plan.seed)[0]
 
     def verify(self, plan: Plan, rank: int, memory: Any) -> int:
         """Compare with the numbers that numpy gives in the schedule's own order of additions.
@@ -161,7 +166,7 @@ class CollectiveWorkload(Workload):
         p: Any = plan.parameters
         return sum(
             verifier.wrong_elements(plan, rank, memory)
-            for verifier in _verifiers(p, plan.jobs, plan.seed)
+            for verifier in _verifiers(p, plan.jobs, plan.servers, plan.seed)
         )
 
 
@@ -187,21 +192,31 @@ def _groups(p: CollectiveParameters, jobs: _Jobs) -> list[tuple[int, ...]]:
 
 @lru_cache(maxsize=4)
 def _communicators(
-    p: CollectiveParameters, jobs: _Jobs, seed: int
+    p: CollectiveParameters, jobs: _Jobs, servers: tuple[str, ...], seed: int
 ) -> tuple[list[Communicator], dict[int, MemoryPlan]]:
-    groups = _groups(p, jobs)
-    schedule = schedule_of(p, len(groups[0]), seed)
-    return place([(group, schedule) for group in groups], rendezvous=p.rendezvous)
+    work = []
+    for group in _groups(p, jobs):
+        sharing = gpus_per_server([servers[rank] for rank in group])
+        work.append((group, schedule_of(p, len(group), seed, sharing)))
+    return place(work, rendezvous=p.rendezvous)
 
 
 @lru_cache(maxsize=1)
-def _verifiers(p: CollectiveParameters, jobs: _Jobs, seed: int) -> tuple[Verifier, ...]:
-    return tuple(map(Verifier, _communicators(p, jobs, seed)[0]))
+def _verifiers(
+    p: CollectiveParameters, jobs: _Jobs, servers: tuple[str, ...], seed: int
+) -> tuple[Verifier, ...]:
+    return tuple(map(Verifier, _communicators(p, jobs, servers, seed)[0]))
 
 
 @lru_cache(maxsize=4)
-def schedule_of(p: CollectiveParameters, ranks: int, seed: int) -> Schedule:
-    """The schedule that the parameters ask for. Raises ScheduleError."""
+def schedule_of(
+    p: CollectiveParameters, ranks: int, seed: int, sharing_server: int = 1
+) -> Schedule:
+    """The schedule that the parameters ask for. Raises ScheduleError.
+
+    ``sharing_server`` ranks in a row are on one server; the parameters may say otherwise.
+    """
+    gpus = p.gpus_per_server or sharing_server
     itemsize = p.dtype.itemsize
     if p.size % itemsize:
         raise ScheduleError(
@@ -221,10 +236,10 @@ def schedule_of(p: CollectiveParameters, ranks: int, seed: int) -> Schedule:
         itemsize=itemsize,
         root=p.root,
         channels=p.channels,
-        gpus_per_server=p.gpus_per_server,
+        gpus_per_server=gpus,
         counts=counts,
     )
-    algorithm = create_algorithm(_algorithm(p))
+    algorithm = create_algorithm(_algorithm(p, gpus))
     chunking = algorithm.chunking_of(request)
     if p.chunk is not None:
         chunking = replace(chunking, slice_bytes=p.chunk, slices_per_chunk=1)
@@ -233,7 +248,7 @@ def schedule_of(p: CollectiveParameters, ranks: int, seed: int) -> Schedule:
     return algorithm.schedule(replace(request, chunking=chunking))
 
 
-def _algorithm(p: CollectiveParameters) -> str:
+def _algorithm(p: CollectiveParameters, gpus: int) -> str:
     if p.algorithm != AUTOMATIC:
         if p.algorithm not in algorithm_names():
             allowed = ", ".join([AUTOMATIC, *algorithm_names()])
@@ -242,7 +257,7 @@ def _algorithm(p: CollectiveParameters) -> str:
     rules = tuple(
         AlgorithmRule(p.collective, rule.algorithm, rule.up_to) for rule in p.algorithm_table
     )
-    return DEFAULT_TABLE.overridden(rules).choose(p.collective, p.size, p.gpus_per_server)
+    return DEFAULT_TABLE.overridden(rules).choose(p.collective, p.size, gpus)
 
 
 def _counts(elements: int, ranks: int, imbalance: float, seed: int) -> tuple[tuple[int, ...], ...]:

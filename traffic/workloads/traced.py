@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from testbed.units import Size
 from traffic.collectives.choice import AlgorithmRule
 from traffic.collectives.request import Collective, ScheduleError
+from traffic.locations import gpus_per_server
 from traffic.lowering import (
     Arrangement,
     ArrangementVerifier,
@@ -175,14 +176,3 @@ def _verifier(
     name: str, parameters: Any, jobs: Jobs, servers: tuple[str, ...], seed: int
 ) -> ArrangementVerifier:
     return ArrangementVerifier(_arrangement(name, parameters, jobs, servers, seed))
-
-
-def gpus_per_server(servers: Sequence[str]) -> int:
-    """How many neighbouring ranks share a server, everywhere; 1 where that differs."""
-    for count in range(len(servers), 1, -1):
-        if len(servers) % count:
-            continue
-        blocks = [servers[begin : begin + count] for begin in range(0, len(servers), count)]
-        if "" not in servers and all(len(set(block)) == 1 for block in blocks):
-            return count
-    return 1

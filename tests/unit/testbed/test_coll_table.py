@@ -31,6 +31,7 @@ def variant(
         elements=size // 4,
         dtype="float32",
         reduction="sum" if operation == "all-reduce" else None,
+        gpus_per_server=4,
     )
     template = run_result().variants[0]
     return template.model_copy(
@@ -87,6 +88,7 @@ def test_every_line_fits_80_columns_and_cells_do_not_touch(size: int, time: floa
     assert max(map(len, lines)) <= 80
     row = next(line for line in lines if not line.startswith("#"))
     assert len(row.split()) == 11
+    assert lines[0].startswith("# 8 ranks (4 per server), 1 channel, ")
     titles = next(line for line in lines if "algbw" in line)
     assert len(titles.removeprefix("#").split()) == 11
     units = lines[lines.index(titles) + 1]

@@ -31,7 +31,13 @@ def document(workload: dict[str, Any] | None = None, **sections: Any) -> dict[st
             "servers_per_leaf": 2,
             "gpus_per_server": 2,
         },
-        "workload": {"kind": "collective", "algorithm": "ring", "size": SIZE, **(workload or {})},
+        "workload": {
+            "kind": "collective",
+            "algorithm": "ring",
+            "size": SIZE,
+            "gpus_per_server": 1,
+            **(workload or {}),
+        },
         **sections,
     }
 

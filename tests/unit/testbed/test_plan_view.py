@@ -72,3 +72,11 @@ def test_predicted_paths_are_wired(scheme: str) -> None:
         assert hops[-1].peer == topology.nic(connection.destination_rank).name
         for sender, receiver in pairwise(hops):
             assert sender.peer_node == receiver.node
+
+
+def test_how_a_collective_is_carried_out() -> None:
+    settings = "topology.gpus_per_server=4", "workload={kind: collective, size: 4 MiB}"
+    text = " ".join(shown(*settings, name="ring-all-reduce").split())
+    assert "all-reduce by hierarchical: 32 ranks, 4 of each server over NVLink" in text
+    text = " ".join(shown(*settings, "workload.gpus_per_server=1", name="ring-all-reduce").split())
+    assert "all-reduce by ring: 32 ranks, all over the network" in text

@@ -214,8 +214,9 @@ name: small
 topology: {kind: leaf-spine, leaves: 1, spines: 0, servers_per_leaf: 1, gpus_per_server: 4}
 workload: {kind: collective, algorithm: ring, size: 64 KiB, gpus_per_server: 4}
 """
-    with pytest.raises(ScenarioError, match="workload: collective sends nothing over the network"):
-        load_scenario(write(text))
+    for assignments in ([], ["workload.gpus_per_server=null"]):
+        with pytest.raises(ScenarioError, match="workload: collective sends nothing over the net"):
+            load_scenario(write(text), assignments)
     assert load_scenario(write(text), ["workload.gpus_per_server=1"]).name == "small"
 
 

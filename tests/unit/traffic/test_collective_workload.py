@@ -255,6 +255,44 @@ def test_what_stays_in_a_server_takes_nvlink(collective, algorithm):
     assert wrong(plan, run_lossless(plan)) == [0] * 8
 
 
+def local_sends(plan):
+    return sum(op.kind is OpKind.LOCAL_SEND for ops in plan.ops for op in ops)
+
+
+def test_nvlink_is_used_as_the_fabric_has_it():
+    """By default; the explicit number is the same plan, and 1 leaves all to the network."""
+    plan = plan_of(8, size="4 MiB", locations=on_servers(4))  # auto
+    told = plan_of(8, size="4 MiB", gpus_per_server=4, locations=on_servers(4))
+    flat = plan_of(8, size="4 MiB", gpus_per_server=1, locations=on_servers(4))
+    (communicator,) = create_workload("collective").communicators(plan)
+    assert communicator.schedule.algorithm == "hierarchical"
+    assert plan.ops == told.ops
+    assert local_sends(plan)
+    assert not local_sends(flat)
+    (communicator,) = create_workload("collective").communicators(flat)
+    assert communicator.schedule.algorithm == "ring"
+
+
+@pytest.mark.parametrize(
+    ("parameters", "gpus"),
+    [
+        ({"ranks": (0, 1, 4, 5)}, 2),  # two of each server's four
+        ({"ranks": (4, 5, 6, 7, 0, 1, 2, 3)}, 4),
+        ({"ranks": (0, 4, 1, 5)}, 1),  # neighbours are on different servers
+        ({"ranks": (0, 1, 2, 4)}, 1),  # three and one
+        ({"groups": ((0, 4), (1, 5))}, 1),
+        ({"groups": ((0, 1, 4, 5), (2, 6, 3, 7))}, 2),  # the second has no two in a row
+        ({"gpus_per_server": 2}, 2),
+    ],
+)
+def test_servers_that_are_not_filled_evenly(parameters, gpus):
+    plan = plan_of(8, algorithm="ring", size=800, locations=on_servers(4), **parameters)
+    communicators = create_workload("collective").communicators(plan)
+    assert max(c.schedule.request.gpus_per_server for c in communicators) == gpus
+    assert (local_sends(plan) > 0) == (gpus > 1)
+    assert wrong(plan, run_lossless(plan)) == [0] * 8
+
+
 def test_the_network_takes_what_is_not_in_one_server_after_all():
     """The algorithm takes four ranks for one server, but there are two in each."""
     plan = plan_of(
