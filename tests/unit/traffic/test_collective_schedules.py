@@ -217,6 +217,38 @@ def test_only_pxn_keeps_to_the_rails(algorithm):
     assert [sum(network_elements(schedule, rank).values()) for rank in range(16)] == [120] * 16
 
 
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize(
+    ("largest", "messages"),
+    [
+        (4 * 30, 1),  # four GPUs' blocks of 30 elements
+        (4 * 30 - 1, 2),
+        (2 * 30, 2),
+        (30, 4),
+        (15, 8),  # two for each block
+    ],
+)
+def test_pxn_gathers_what_is_for_one_rank(channels, largest, messages):
+    """As few messages leave a NIC as their size allows, and they carry the same bytes."""
+    chunking = Chunking(slice_bytes=4 * largest, slices_per_chunk=1)
+    request = CollectiveRequest(
+        Collective.ALL_TO_ALL, 12, 12 * 30 * channels, channels=channels, gpus_per_server=4,
+        chunking=chunking,
+    )  # fmt: skip
+    schedule = create_algorithm("pxn").schedule(request)
+    prove(schedule)
+    for rank, program in enumerate(schedule.programs):
+        sizes = schedule.layouts[rank].sizes
+        sent = [
+            sum(sizes[step.slot : step.slot + step.count])
+            for step in program
+            if step.kind is InstructionKind.SEND and not step.local
+        ]
+        assert len(sent) == 2 * channels * messages
+        assert max(sent) <= largest
+        assert sum(sent) == 8 * 30 * channels
+
+
 def test_rings_over_servers_stay_on_their_rail_and_use_all_nics():
     request = CollectiveRequest(Collective.ALL_REDUCE, 16, 640, gpus_per_server=4, channels=4)
     schedule = create_algorithm("ring").schedule(request)
