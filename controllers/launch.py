@@ -6,7 +6,6 @@ os-ken has shipped no manager command since 4.0, and ``ryu-manager`` loads more 
 from __future__ import annotations
 
 import argparse
-import ctypes
 import errno
 import json
 import logging
@@ -22,12 +21,10 @@ from controllers import sdn
 from controllers.app import ProgramChanged, RoutingApp, StatusReporter
 from controllers.port_owner import port_owner
 from controllers.program import ProgramError, load_program
+from testbed.syscalls import die_with_parent
 
 EXIT_USAGE = 2
 EXIT_PORT_BUSY = 3
-
-_PR_SET_PDEATHSIG = 1
-"""linux/prctl.h."""
 
 
 class Handshake(sdn.ofp_handler.OFPHandler):  # type: ignore[misc]
@@ -49,13 +46,6 @@ class Handshake(sdn.ofp_handler.OFPHandler):  # type: ignore[misc]
         while True:
             connection, address = self._listener.accept()
             sdn.hub.spawn(sdn.serve_datapath, connection, address)
-
-
-def die_with_parent() -> None:
-    """Have the kernel kill this process when the thread that started it ends (prctl(2))."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
 
 
 def connect_status(address: str) -> socket.socket:

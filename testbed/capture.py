@@ -7,7 +7,8 @@ import subprocess
 import time
 from pathlib import Path
 
-from testbed.isolation import die_with_parent, network_namespace_of
+from testbed.isolation import network_namespace_of
+from testbed.syscalls import die_with_parent
 
 SNAPSHOT = 9216
 """Bytes kept of a frame: all of it."""

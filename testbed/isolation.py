@@ -21,13 +21,14 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
+from testbed.syscalls import die_with_parent, enter_network_namespace
+
 _CLONE_NEWNS = 0x0002_0000
 _CLONE_NEWNET = 0x4000_0000
 _CLONE_NEWPID = 0x2000_0000
 _MS_REC = 16384
 _MS_PRIVATE = 1 << 18
 _MS_NOSUID, _MS_NODEV, _MS_NOEXEC = 2, 4, 8
-_PR_SET_PDEATHSIG = 1
 _SI_KERNEL = 0x80  # asm-generic/siginfo.h: the sender of what a terminal sends
 _INTERRUPTIONS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 
@@ -49,16 +50,6 @@ def _mount(source: str, target: str, kind: str | None, flags: int) -> None:
         source.encode(), target.encode(), kind.encode() if kind else None, flags, None
     )
     _check(result, f"mount {kind or 'private'} on {target}")
-
-
-def die_with_parent() -> None:
-    """Ask the kernel to kill the calling process when its parent thread ends (prctl(2))."""
-    _check(_libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "prctl PR_SET_PDEATHSIG")
-
-
-def enter_network_namespace(descriptor: int) -> None:
-    """Move the calling thread into the network namespace behind an open descriptor (setns(2))."""
-    _check(_libc.setns(descriptor, _CLONE_NEWNET), "setns")
 
 
 @contextmanager
@@ -101,7 +92,10 @@ def _bring_up_loopback() -> None:
 
 
 def _child(function: Callable[[], int], parent_alive: int, handled: Sequence[int]) -> int:
-    die_with_parent()
+    try:
+        die_with_parent()
+    except OSError as error:
+        raise IsolationError(str(error)) from error
     # the parent may have died before prctl took effect: then its end of the pipe is closed
     os.set_blocking(parent_alive, False)
     try:
@@ -175,7 +169,7 @@ def _fork_into_namespaces() -> int:
         _check(_libc.unshare(_CLONE_NEWPID | _CLONE_NEWNET), "unshare")
         child = os.fork()
         if child:
-            enter_network_namespace(own_network)
+            _check(_libc.setns(own_network, _CLONE_NEWNET), "setns")
             _check(_libc.setns(own_pid_namespace, _CLONE_NEWPID), "setns")
         return child
     finally:

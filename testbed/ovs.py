@@ -19,7 +19,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from testbed.isolation import die_with_parent
+from testbed.syscalls import die_with_parent
 from testbed.topology import Topology
 
 SOCKET_BUFFER = 1 << 30

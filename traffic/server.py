@@ -7,7 +7,6 @@ it talks to the runner over a pipe, so no control traffic touches the fabric.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import gc
 import math
 import os
@@ -25,6 +24,7 @@ from typing import Final, NamedTuple
 from testbed.activity import ActivityRow
 from testbed.clock import EmulatedClock
 from testbed.priority import Priority, set_priority
+from testbed.syscalls import die_with_parent, enter_network_namespace, set_timer_slack
 from traffic.executor import Timeline
 from traffic.faults import LossInjector
 from traffic.nic import Nic
@@ -34,12 +34,9 @@ from traffic.plan import Plan
 from traffic.rank import ConnectionReport, Endpoint, FlowProgress, Rank
 from traffic.settings import PortSettings, ServerSettings
 
-_CLONE_NEWNET: Final = 0x4000_0000
-_PR_SET_PDEATHSIG: Final = 1
-_PR_SET_TIMERSLACK: Final = 29
 _FRAMES_PER_TURN: Final = 64
-
-_libc = ctypes.CDLL(None, use_errno=True)
+_TIMER_SLACK: Final = 1000
+"""Nanoseconds."""
 
 
 @dataclass
@@ -325,14 +322,13 @@ def serve(
     gc.disable()  # what the runner left must not be closed behind our back
     try:
         pipe, wake = _keep_only(pipe, wake)
-        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        _libc.prctl(_PR_SET_TIMERSLACK, 1000, 0, 0, 0)
+        die_with_parent()
+        set_timer_slack(_TIMER_SLACK)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         set_priority(Priority.SERVER)
         descriptor = os.open(settings.network_namespace, os.O_RDONLY)
-        if _libc.setns(descriptor, _CLONE_NEWNET) != 0:
-            raise OSError(ctypes.get_errno(), "setns", settings.network_namespace)
+        enter_network_namespace(descriptor)
         os.close(descriptor)
         Server(settings, plan, clock, row, port_down, pipe, wake).run()
         status = 0

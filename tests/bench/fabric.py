@@ -23,11 +23,12 @@ import numpy as np
 
 from testbed.collect import collect
 from testbed.experiment import Experiment
-from testbed.isolation import die_with_parent, network_namespace_of
+from testbed.isolation import network_namespace_of
 from testbed.probe import ProbeResult
 from testbed.progress import QuietProgress
 from testbed.scenario import build_topology, plan_traffic
 from testbed.schema import Scenario
+from testbed.syscalls import die_with_parent
 from tests.bench.isolated import isolated
 from tests.bench.table import Row
 from traffic.codec import FrameTemplate

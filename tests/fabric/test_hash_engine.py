@@ -29,8 +29,9 @@ from controllers.schemes import create_scheme
 from controllers.table import FabricTables
 from testbed.asic.mmu import BufferPolicy
 from testbed.fabric import Fabric
-from testbed.isolation import enter_network_namespace, network_namespace_of, run_isolated
+from testbed.isolation import network_namespace_of, run_isolated
 from testbed.results import RunResult
+from testbed.syscalls import enter_network_namespace
 from testbed.topology import Topology, topology_kinds
 from tests.fabric.scenario_runner import ScenarioRunner, only_variant
 from traffic.packet_socket import PacketSocket

@@ -89,9 +89,10 @@ def test_the_controllers_process_needs_only_its_openflow_library() -> None:
     """Ryu's environment has neither pydantic nor numpy."""
     script = (
         "import sys, controllers.launch\n"
-        "print(sorted({'pydantic', 'numpy', 'networkx', 'scapy', 'testbed'} & set(sys.modules)))"
+        "print(sorted({'pydantic', 'numpy', 'networkx', 'scapy'} & set(sys.modules)))\n"
+        "print([name for name in sys.modules if name.startswith('testbed.')])"
     )
     result = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
-    assert result.stdout == "[]\n"
+    assert result.stdout == "[]\n['testbed.syscalls']\n"
