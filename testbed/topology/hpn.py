@@ -19,10 +19,10 @@ from testbed.topology.base import (
     Topology,
     TopologyError,
     TopologyKind,
-    TopologyParameters,
     register_topology,
 )
 from testbed.topology.builder import TopologyBuilder
+from testbed.topology.latency import LatencyParameters
 from testbed.topology.wiring import (
     Oversubscription,
     check_joined,
@@ -31,7 +31,7 @@ from testbed.topology.wiring import (
     full_mesh,
     uplink_rate,
 )
-from testbed.units import BitRate, Duration
+from testbed.units import BitRate
 
 TOR_OVERSUBSCRIPTION = 128 * 200 / (60 * 400)
 """1.067: a ToR's 128 ports of 200G to GPUs over its 60 of 400G to aggregation (section 5)."""
@@ -40,7 +40,7 @@ CORE_OVERSUBSCRIPTION = 15.0
 """Between aggregation and core (section 7); what crosses pods is pipeline parallelism only."""
 
 
-class HpnParameters(TopologyParameters):
+class HpnParameters(LatencyParameters):
     """Size, ratios and rates of an HPN fabric."""
 
     pods: int = Field(1, ge=1, le=32, description="pods, joined by cores")
@@ -64,8 +64,6 @@ class HpnParameters(TopologyParameters):
     core_oversubscription: Oversubscription = Field(
         CORE_OVERSUBSCRIPTION, description="a spine's capacity to ToRs over that to cores"
     )
-    hop_latency: Duration = Field(1e-6, description="switch and wire latency per switch")
-    nic_latency: Duration = Field(1e-6, description="both NICs and the first wire, once per packet")
 
 
 @dataclass(frozen=True, slots=True)

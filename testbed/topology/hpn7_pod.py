@@ -15,7 +15,6 @@ from pydantic import Field
 from testbed.topology.base import (
     Topology,
     TopologyKind,
-    TopologyParameters,
     register_topology,
 )
 from testbed.topology.hpn import (
@@ -24,10 +23,11 @@ from testbed.topology.hpn import (
     Hpn,
     HpnParameters,
 )
-from testbed.units import BitRate, Duration
+from testbed.topology.latency import LatencyParameters
+from testbed.units import BitRate
 
 
-class Hpn7PodParameters(TopologyParameters):
+class Hpn7PodParameters(LatencyParameters):
     """How much of the pod to build; the ratios and the two planes are fixed."""
 
     pods: int = Field(1, ge=1, le=32, description="pods; several are joined at 15:1")
@@ -39,8 +39,6 @@ class Hpn7PodParameters(TopologyParameters):
     )
     cores: int = Field(4, ge=2, le=120, description="core switches of both planes, with pods")
     link_rate: BitRate = Field(400e9, description="rate of a NIC, over its two ports")
-    hop_latency: Duration = Field(1e-6, description="switch and wire latency per switch")
-    nic_latency: Duration = Field(1e-6, description="both NICs and the first wire, once per packet")
 
 
 @register_topology

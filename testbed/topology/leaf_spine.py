@@ -18,12 +18,13 @@ from testbed.topology.base import (
     register_topology,
 )
 from testbed.topology.builder import TopologyBuilder
+from testbed.topology.latency import LatencyParameters
 from testbed.topology.storage import StorageParameters, attach_storage
 from testbed.topology.wiring import Oversubscription, full_mesh, uplink_rate
-from testbed.units import BitRate, Duration
+from testbed.units import BitRate
 
 
-class LeafSpineParameters(StorageParameters):
+class LeafSpineParameters(StorageParameters, LatencyParameters):
     """Size and rates of a leaf-spine fabric."""
 
     leaves: int = Field(2, ge=1, le=64, description="leaf switches")
@@ -39,8 +40,6 @@ class LeafSpineParameters(StorageParameters):
         description="instead of uplink_rate: a leaf's capacity to GPUs over that to spines; "
         "7 is 1:7, 0.889 is 1:1.125",
     )
-    hop_latency: Duration = Field(1e-6, description="switch and wire latency per switch")
-    nic_latency: Duration = Field(1e-6, description="both NICs and the first wire, once per packet")
 
 
 @register_topology

@@ -17,12 +17,12 @@ from testbed.topology.base import (
     Topology,
     TopologyError,
     TopologyKind,
-    TopologyParameters,
     register_topology,
 )
+from testbed.topology.latency import LatencyParameters
 from testbed.topology.three_tier import ThreeTier, ThreeTierParameters
 from testbed.topology.wiring import check_leaves, check_ports
-from testbed.units import BitRate, Duration
+from testbed.units import BitRate
 
 GPUS_PER_UPLINKS = (16, 18)
 """Ports of an RTSW down and up, all of one rate."""
@@ -30,7 +30,7 @@ GPUS_PER_UPLINKS = (16, 18)
 ATSW_OVERSUBSCRIPTION = 7.0
 
 
-class MetaAiZoneParameters(TopologyParameters):
+class MetaAiZoneParameters(LatencyParameters):
     """How much of the zone to build; the ratios are fixed."""
 
     zones: int = Field(1, ge=1, le=8, description="AI zones; several are joined at 1:7")
@@ -39,8 +39,6 @@ class MetaAiZoneParameters(TopologyParameters):
     gpus_per_server: int = Field(4, ge=1, le=16, description="as deployed: 8")
     cores: int = Field(2, ge=1, le=64, description="ATSWs, with several zones")
     link_rate: BitRate = Field(400e9, description="rate of every link below the ATSWs")
-    hop_latency: Duration = Field(1e-6, description="switch and wire latency per switch")
-    nic_latency: Duration = Field(1e-6, description="both NICs and the first wire, once per packet")
 
 
 @register_topology

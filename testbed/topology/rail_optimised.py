@@ -18,6 +18,7 @@ from testbed.topology.base import (
     register_topology,
 )
 from testbed.topology.builder import TopologyBuilder
+from testbed.topology.latency import LatencyParameters
 from testbed.topology.storage import StorageParameters, attach_storage
 from testbed.topology.wiring import (
     Oversubscription,
@@ -27,10 +28,10 @@ from testbed.topology.wiring import (
     full_mesh,
     uplink_rate,
 )
-from testbed.units import BitRate, Duration
+from testbed.units import BitRate
 
 
-class RailOptimisedParameters(StorageParameters):
+class RailOptimisedParameters(StorageParameters, LatencyParameters):
     """Size, ratio and rates of a rail-optimised fabric."""
 
     pods: int = Field(2, ge=1, le=64, description="groups of servers that share rail leaves")
@@ -43,8 +44,6 @@ class RailOptimisedParameters(StorageParameters):
     oversubscription: Oversubscription = Field(
         1.0, description="a leaf's capacity to GPUs over that to spines; sets the uplinks' rate"
     )
-    hop_latency: Duration = Field(1e-6, description="switch and wire latency per switch")
-    nic_latency: Duration = Field(1e-6, description="both NICs and the first wire, once per packet")
 
 
 @register_topology

@@ -15,22 +15,20 @@ from pydantic import Field
 from testbed.topology.base import (
     Topology,
     TopologyKind,
-    TopologyParameters,
     register_topology,
 )
+from testbed.topology.latency import LatencyParameters
 from testbed.topology.rail_optimised import RailOptimised, RailOptimisedParameters
-from testbed.units import BitRate, Duration
+from testbed.units import BitRate
 
 
-class SpectrumXLikeParameters(TopologyParameters):
+class SpectrumXLikeParameters(LatencyParameters):
     """How much of the fabric to build; there are as many spines as servers in a pod."""
 
     pods: int = Field(2, ge=1, le=8, description="groups of servers on one set of rail leaves")
     servers_per_pod: int = Field(2, ge=1, le=64, description="and as many spines; as published: 64")
     gpus_per_server: int = Field(4, ge=1, le=16, description="and as many rails; as published: 8")
     link_rate: BitRate = Field(400e9, description="rate of every link")
-    hop_latency: Duration = Field(1e-6, description="switch and wire latency per switch")
-    nic_latency: Duration = Field(1e-6, description="both NICs and the first wire, once per packet")
 
 
 @register_topology

@@ -14,10 +14,10 @@ from pydantic import Field
 from testbed.topology.base import (
     Topology,
     TopologyKind,
-    TopologyParameters,
     register_topology,
 )
 from testbed.topology.builder import TopologyBuilder
+from testbed.topology.latency import LatencyParameters
 from testbed.topology.wiring import (
     Oversubscription,
     check_joined,
@@ -26,10 +26,10 @@ from testbed.topology.wiring import (
     full_mesh,
     uplink_rate,
 )
-from testbed.units import BitRate, Duration
+from testbed.units import BitRate
 
 
-class ThreeTierParameters(TopologyParameters):
+class ThreeTierParameters(LatencyParameters):
     """Size, ratios and rates of a three-tier fabric."""
 
     zones: int = Field(2, ge=1, le=64, description="AI zones")
@@ -47,8 +47,6 @@ class ThreeTierParameters(TopologyParameters):
     spine_oversubscription: Oversubscription = Field(
         1.0, description="a spine's capacity to leaves over that to cores; 7 is Meta's 1:7"
     )
-    hop_latency: Duration = Field(1e-6, description="switch and wire latency per switch")
-    nic_latency: Duration = Field(1e-6, description="both NICs and the first wire, once per packet")
 
 
 @register_topology
