@@ -11,7 +11,6 @@ from typing import Any
 from pydantic import Field
 
 from testbed.topology.base import (
-    SWITCH_PORT_LIMIT,
     Topology,
     TopologyError,
     TopologyKind,
@@ -20,7 +19,13 @@ from testbed.topology.base import (
 from testbed.topology.builder import TopologyBuilder
 from testbed.topology.latency import LatencyParameters
 from testbed.topology.storage import StorageParameters, attach_storage
-from testbed.topology.wiring import Oversubscription, full_mesh, uplink_rate
+from testbed.topology.wiring import (
+    Oversubscription,
+    check_joined,
+    check_ports,
+    full_mesh,
+    uplink_rate,
+)
 from testbed.units import BitRate
 
 
@@ -73,14 +78,10 @@ class LeafSpine(TopologyKind):
 
 def _check(p: LeafSpineParameters) -> None:
     below = p.servers_per_leaf * p.gpus_per_server
-    if below + p.spines > SWITCH_PORT_LIMIT:
-        raise TopologyError(
-            f"topology.servers_per_leaf: {p.servers_per_leaf} servers of {p.gpus_per_server} "
-            f"GPU(s) and {p.spines} spines need {below + p.spines} ports on one leaf; "
-            f"a switch has at most {SWITCH_PORT_LIMIT}"
-        )
-    if p.spines == 0 and p.leaves > 1:
-        raise TopologyError(f"topology.spines: 0 leaves {p.leaves} leaves unconnected; at least 1")
+    what = f"{p.servers_per_leaf} servers of {p.gpus_per_server} GPU(s) and {p.spines} spines"
+    check_ports("servers_per_leaf", what, below + p.spines)
+    if p.leaves > 1:
+        check_joined("spines", f"{p.leaves} leaves", p.spines)
     if p.uplink_rate is not None and p.oversubscription is not None:
         raise TopologyError("topology.oversubscription: not beside uplink_rate; give one of them")
 
