@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from traffic.collectives.request import Chunking, CollectiveRequest
+from traffic.collectives.request import Chunking, CollectiveRequest, ScheduleError
 from traffic.collectives.schedule import Instruction, InstructionKind, Layout, Schedule
+from traffic.plan_builder import OPERATION_LIMIT
 
 
 class ScheduleBuilder:
     """Collects the programs of all ranks.
 
     Instructions of one rank depend on each other where they touch the same slots, one of them
-    writing, in the order in which they were added. Empty slots are left out.
+    writing, in the order in which they were added. Empty slots are left out. Raises ScheduleError
+    for more instructions than a plan may have operations, of which each becomes one at least.
     """
 
     def __init__(
@@ -30,6 +32,7 @@ class ScheduleBuilder:
         self._programs: list[list[Instruction]] = [[] for _ in layouts]
         self._writer: list[dict[int, int]] = [{} for _ in layouts]
         self._readers: list[dict[int, list[int]]] = [{} for _ in layouts]
+        self._count = 0
 
     def layout(self, rank: int) -> Layout:
         """A rank's input and output; scratch memory as far as it was given at the start."""
@@ -136,6 +139,12 @@ class ScheduleBuilder:
         local: bool = False,
         after: Sequence[int] = (),
     ) -> int:
+        self._count += 1
+        if self._count > OPERATION_LIMIT:
+            raise ScheduleError(
+                f"chunk: messages of {self._chunking.slice_bytes} bytes make more than "
+                f"{OPERATION_LIMIT} operations; allowed: larger ones, less data or fewer ranks"
+            )
         program, writer, readers = self._programs[rank], self._writer[rank], self._readers[rank]
         position = len(program)
         needed = set(after)

@@ -409,3 +409,12 @@ def test_a_write_without_notification_is_refused():
     )
     with pytest.raises(PlanError, match="operation: write"):
         lower(schedule, builder, buffers=buffer_offsets(schedule), operation=Operation.WRITE)
+
+
+@pytest.mark.parametrize("algorithm", ["ring", "double-binary-tree", "direct"])
+def test_more_operations_than_a_plan_holds_are_refused_before_they_are_made(algorithm):
+    """Every rank's buffers have few enough pieces, but the ranks together do too much with them."""
+    began = time.process_time()
+    with pytest.raises(PlanError, match="chunk: messages of 720 bytes make more than 500000 op"):
+        plan_of(16, size="64 MiB", chunk=720, algorithm=algorithm)
+    assert time.process_time() - began < 20
