@@ -326,13 +326,20 @@ def _choose_variants(scenario: Scenario, wanted: list[str] | None) -> tuple[str,
 def _check_plan_files(
     at_scale: dict[str, Any], drawing: Path | None, topology_file: Path | None, format: str | None
 ) -> None:
-    """Refuse files that nothing would be written to."""
+    """Refuse files that nothing would be written to, before anything is printed."""
+    from testbed.plan_files import PlanFileError, check_picture
+
     for option, path in (("draw", drawing), ("export-topology", topology_file)):
         if at_scale and path is not None:
             other = next(iter(at_scale)).replace("_", "-")
             raise CommandError(f"--{option} goes without --{other}", ExitStatus.USAGE)
     if format is not None and topology_file is None:
         raise CommandError("--topology-format goes with --export-topology", ExitStatus.USAGE)
+    if drawing is not None:
+        try:
+            check_picture(drawing)
+        except PlanFileError as error:
+            raise CommandError(str(error), ExitStatus.USAGE) from error
 
 
 def _write_plan_files(

@@ -11,6 +11,7 @@ import textwrap
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,12 @@ ROLE_FILLS = {
 }
 LOAD_COLOURS = ("#7db8e0", "#0072B2", "#D55E00")
 """From the least to the most loaded link; the ends of the scale differ in lightness as well."""
+
+MARK_STYLES: tuple[Mapping[str, Any], ...] = (
+    {"color": "#111111", "linewidth": 1.3, "linestyle": (0, (2.5, 2.0))},
+    {"color": "#111111", "linewidth": 1.3, "linestyle": (0, (0.8, 1.6))},
+)
+"""Dashed and dotted, for one kind of links to point out each."""
 
 MARGIN = 0.35
 LEGEND_LINE = 0.21
@@ -90,16 +97,25 @@ def picture_format(path: Path) -> str:
 
 
 def draw_topology(
-    topology: Topology, flows: Sequence[DrawnFlow], path: Path, kind: str, *, subtitle: str = ""
+    topology: Topology,
+    flows: Sequence[DrawnFlow],
+    path: Path,
+    kind: str,
+    *,
+    subtitle: str = "",
+    marks: Mapping[str, str] | None = None,
 ) -> None:
-    """Draw into a file of a ``picture_format``. Raises OSError."""
+    """Draw into a file of a ``picture_format``. Raises OSError.
+
+    ``marks`` are links to point out, by one of their interfaces, and what the legend says of them.
+    """
     # that a home directory cannot be written to, for its cache, is no news for our users
     logging.getLogger("matplotlib").setLevel(logging.ERROR)
     with fonts_listed_elsewhere():
         import matplotlib as mpl
 
         with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "rocelab"}):
-            figure = _Picture(topology, flows, subtitle).figure
+            figure = _Picture(topology, flows, subtitle, marks or {}).figure
             metadata = {"Date": None} if kind == "svg" else None
             figure.savefig(path, format=kind, dpi=DPI, metadata=metadata)
 
@@ -178,12 +194,20 @@ def _summary(topology: Topology) -> str:
 class _Picture:
     """One figure whose data coordinates are inches, so that offsets are in points."""
 
-    def __init__(self, topology: Topology, flows: Sequence[DrawnFlow], subtitle: str) -> None:
+    def __init__(
+        self,
+        topology: Topology,
+        flows: Sequence[DrawnFlow],
+        subtitle: str,
+        marks: Mapping[str, str],
+    ) -> None:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
 
         self._topology = topology
         self._flows = flows
+        self._marks = marks
+        self._styles = dict(zip(dict.fromkeys(marks.values()), cycle(MARK_STYLES), strict=False))
         self._layout = lay_out(topology)
         self._ends = _link_ends(topology, self._layout)
         self._loads = link_loads(flows)
@@ -214,6 +238,7 @@ class _Picture:
             self._draw_flows()
         else:
             self._draw_loads()
+        self._draw_marks()
         self._draw_nodes()
         self._draw_legend(entries, columns, left + 0.12, bottom + 0.1 + (rows - 0.5) * LEGEND_LINE)
 
@@ -293,6 +318,12 @@ class _Picture:
             LineCollection(segments, colors=colours, linewidths=widths, zorder=4)
         )
 
+    def _draw_marks(self) -> None:
+        """Links to point out, over whatever goes through them."""
+        for name, words in self._marks.items():
+            (x, y), (other_x, other_y) = self._ends[name]
+            self._axes.plot((x, other_x), (y, other_y), zorder=4.5, **self._styles[words])
+
     def _draw_nodes(self) -> None:
         for node in self._topology.nodes.values():
             box = self._layout.nodes[node.name]
@@ -350,6 +381,7 @@ class _Picture:
                     "linewidth": _load_width(load, most) * thinner,
                 }
                 entries.append((f"{_number(load)} {words}", style))
+        entries += self._styles.items()
         planes = sorted({switch.plane for switch in self._topology.switches})
         if len(planes) > 1:
             entries += [

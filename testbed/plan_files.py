@@ -7,14 +7,22 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from testbed.drawing import DrawingError, DrawnFlow, draw_topology, picture_format
+from testbed.plan_faults import PlannedStarts, troubled_links
 from testbed.results import atomic_write
-from testbed.routes import plan_routes
 from testbed.scenario import Scenario, build_topology, plan_traffic
 from testbed.topology import TopologyError, TopologyFormat, export_topology
 
 
 class PlanFileError(ValueError):
     """A file cannot be written; the message is one line for the command line's user."""
+
+
+def check_picture(path: Path) -> str:
+    """The format of a picture that will be drawn. Raises PlanFileError."""
+    try:
+        return picture_format(path)
+    except DrawingError as error:
+        raise PlanFileError(f"--draw {error}") from error
 
 
 def draw_plan(
@@ -25,14 +33,11 @@ def draw_plan(
     Variants that would look the same are drawn once. Where there are several drawings, each
     file's name gets its variant's. Raises PlanFileError, RoutingError.
     """
-    try:
-        kind = picture_format(path)
-    except DrawingError as error:
-        raise PlanFileError(f"--draw {error}") from error
+    kind = check_picture(path)
     drawings: dict[str, tuple[str, Scenario]] = {}
     for name, variant in variants:
         plan = plan_traffic(variant, build_topology(variant))
-        choices = (variant.topology, variant.routing)
+        choices = (variant.topology, variant.routing, variant.faults)
         key = plan.plan_hash() + "".join(choice.model_dump_json() for choice in choices)
         drawings.setdefault(key, (name, variant))
     written = []
@@ -49,18 +54,20 @@ def draw_plan(
 def _draw(scenario: Scenario, path: Path, kind: str, subtitle: str) -> None:
     topology = build_topology(scenario)
     plan = plan_traffic(scenario, topology)
-    routes = plan_routes(scenario, topology, plan)
-    sending = {index for flow in plan.flows for index in plan.group(flow.connection)}
-    flows = []
-    for index in sorted(sending):
-        connection = routes.plan.connections[index]
-        label = f"{connection.source_rank} → {connection.destination_rank}"
-        group = plan.group(connection.group)
-        if len(group) > 1:
-            label += f", QP {group.index(index) + 1}"
-        ways = tuple(path.interfaces for path in routes.paths[index, False])
-        flows.append(DrawnFlow(label, ways))
-    draw_topology(topology, flows, path, kind, subtitle=subtitle)
+    starts = PlannedStarts(scenario, topology, plan)
+    drawn: dict[int, DrawnFlow] = {}
+    for flow in starts.plan.flows:
+        group = plan.group(flow.connection)
+        for number, index in enumerate(group, start=1):
+            connection = starts.plan.connections[index]
+            label = f"{connection.source_rank} → {connection.destination_rank}"
+            if len(group) > 1:
+                label += f", QP {number}"
+            # later flows of the same queue pair are not drawn
+            drawn.setdefault(index, DrawnFlow(label, starts.of(flow, [index]).ways))
+    flows = [drawn[index] for index in sorted(drawn)]
+    marks = troubled_links(starts.timeline)
+    draw_topology(topology, flows, path, kind, subtitle=subtitle, marks=marks)
 
 
 def write_topology(scenario: Scenario, path: Path, format: str) -> None:

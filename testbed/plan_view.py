@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 from testbed import registries
 from testbed.calibration import choose_dilation, measure_unit, nic_rate
 from testbed.gpu_servers import local_links
+from testbed.plan_faults import COLUMNS, PlannedStarts, Start, fault_rows, loss_notes
 from testbed.plan_jobs import print_jobs
-from testbed.report.quantities import format_quantity, three_digits
-from testbed.routes import PlannedPath, PlannedRoutes, plan_routes
+from testbed.report.quantities import format_quantity, plural, three_digits
+from testbed.routes import PlannedPath, plan_routes
 from testbed.scenario import Scenario, build_topology, plan_traffic, resolve_variants
 from testbed.topology import Topology
 from testbed.topology.wiring import oversubscription
@@ -40,15 +41,18 @@ def print_plan(
         routing = variant.routing.model_dump_json()
         sections = variant.topology, variant.server, variant.placement
         fabric = "".join("" if part is None else part.model_dump_json() for part in sections)
-        key = (plan.plan_hash(), routing + fabric)
+        key = (plan.plan_hash(), routing + fabric + variant.faults.model_dump_json())
         if key in seen:
             console.print(f"\nvariant {name}: the same fabric, paths and traffic as {seen[key]}")
             continue
         seen[key] = name
         console.print(f"\nvariant {name}", style="bold")
+        starts = PlannedStarts(variant, topology, plan)
         _print_topology(topology, console)
         print_jobs(variant, topology, plan, console, rows=ROWS // 2)
-        _print_traffic(variant, topology, plan, console)
+        _print_faults(variant, starts, console)
+        _print_traffic(variant, topology, starts, console)
+        _print_figures(variant, topology, plan, console)
 
 
 def predicted_paths(
@@ -106,19 +110,34 @@ def _print_ranks(topology: Topology, console: Console) -> None:
     _print_rest(len(topology.ranks), what, console)
 
 
-def _print_traffic(scenario: Scenario, topology: Topology, plan: Plan, console: Console) -> None:
+def _print_faults(scenario: Scenario, starts: PlannedStarts, console: Console) -> None:
+    from rich.table import Table
+
+    rows = fault_rows(starts.timeline, scenario.faults)
+    if rows:
+        table = Table()
+        for column in COLUMNS:
+            table.add_column(column, overflow="fold")
+        for row in rows[:ROWS]:
+            table.add_row(*row)
+        console.print(table)
+        _print_rest(len(rows), "faults", console)
+    for note in loss_notes(scenario.faults):
+        console.print(note)
+
+
+def _print_traffic(
+    scenario: Scenario, topology: Topology, starts: PlannedStarts, console: Console
+) -> None:
     from rich.table import Table
 
     table = Table()
     for column in ("flow", "from", "to", "bytes", "start", "port", "switches"):
         table.add_column(column, overflow="fold")
-    routes = plan_routes(scenario, topology, plan)
+    plan = starts.plan
     for flow in plan.flows[:ROWS]:
         # the scheme may have chosen other source ports than the plan had
-        connection = routes.plan.connections[flow.connection]
-        ways = _ways_of_group(routes, flow.connection)
-        switches = [topology.interfaces[name].node for name in ways[0][1:]]
-        others = {1: "", 2: " or 1 other way"}.get(len(ways), f" or {len(ways) - 1} other ways")
+        connection = plan.connections[flow.connection]
         table.add_row(
             str(flow.index),
             str(connection.source_rank),
@@ -126,18 +145,21 @@ def _print_traffic(scenario: Scenario, topology: Topology, plan: Plan, console: 
             format_quantity(flow.payload_bytes, "B"),
             format_quantity(flow.start, "s") if flow.start else "0",
             str(connection.source_port),
-            " ".join(switches) + others,
+            _in_words(starts.of(flow), topology),
         )
     console.print(table)
     _print_rest(len(plan.flows), "flows", console)
-    _print_figures(scenario, topology, plan, console)
 
 
-def _ways_of_group(routes: PlannedRoutes, connection: int) -> list[tuple[str, ...]]:
-    """The different ways that the queue pairs of a connection's group may take, its own first."""
-    group = routes.plan.group(connection)
-    ways = (way.interfaces for index in group for way in routes.paths[index, False])
-    return list(dict.fromkeys(ways))
+def _in_words(start: Start, topology: Topology) -> str:
+    """The switches of a flow's first way, how many ways there are, and which link loses packets."""
+    if not start.ways:
+        return "no way is left"
+    switches = " ".join(topology.interfaces[name].node for name in start.ways[0][1:])
+    others = len(start.ways) - 1
+    ways = f" or {plural(others, 'other way')}" if others else ""
+    down = f"; {', '.join(start.cut)} {'is' if len(start.cut) == 1 else 'are'} down"
+    return switches + ways + (down if start.cut else "")
 
 
 def _print_figures(scenario: Scenario, topology: Topology, plan: Plan, console: Console) -> None:

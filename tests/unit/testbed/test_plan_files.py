@@ -104,3 +104,27 @@ def test_files_are_written_whole_or_not_at_all(tmp_path: Path) -> None:
     with pytest.raises(PlanFileError):
         write_topology(scenario, tmp_path / "a.txt", "simai")
     assert not list(tmp_path.iterdir())
+
+
+def test_links_that_fail_are_pointed_out(tmp_path: Path) -> None:
+    scenario = load_scenario("central-te")
+    written = draw_plan(scenario, resolve_variants(scenario), tmp_path / "te.svg")
+    whole, cut = (tmp_path / f"te-{name}.svg" for name in ("te", "te-cut"))
+    assert {whole, cut} < set(written)
+    assert "link that fails" in cut.read_text()
+    assert "link that fails" not in whole.read_text()
+    # the flows start when all switches know: two of four share an uplink
+    assert "64 flows use 4 of 8 uplinks; the busiest carries 16" in whole.read_text()
+    assert "64 flows use 3 of 8 uplinks; the busiest carries 32" in cut.read_text()
+
+
+def test_slow_links_are_pointed_out(tmp_path: Path) -> None:
+    scenario = load_scenario("adaptive-slow-link")
+    written = draw_plan(scenario, resolve_variants(scenario), tmp_path / "slow.svg")
+    assert all("slow link" in path.read_text() for path in written)
+
+
+def test_a_wrong_suffix_is_refused_before_anything_is_printed(invoke) -> None:
+    status, out, err = invoke("plan", "permutation", "--dilation", "1000", "--draw", "a.pdf")
+    assert (status, out) == (2, "")
+    assert "--draw a.pdf: is no picture's name" in err
