@@ -42,7 +42,8 @@ def collective_result(
 ) -> CollectiveResult | None:
     """The time of a collective beside its model's; None for other work, or what did not end."""
     workload = create_workload(m.plan.workload)
-    if not workload.is_collective:
+    communicators = workload.communicators(m.plan)
+    if not (workload.is_collective or communicators):
         return None
     parts = [flows[flow.index] for flow in workload.collective_flows(m.plan)]
     finishes = [flow.finish for flow in parts if flow.finish is not None]
@@ -60,7 +61,6 @@ def collective_result(
         time=span,
         bus_factor=reference.bus_factor,
     )
-    communicators = workload.communicators(m.plan)
     if not communicators:
         return result
     # those of jobs on different places may differ

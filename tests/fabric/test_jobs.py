@@ -145,6 +145,12 @@ def test_an_msccl_ring_replays(run: ScenarioRunner, tmp_path: Path) -> None:
         variant = only_variant(result)
         assert_right(variant)
         assert variant.metrics["delivered_bytes"] == 4 * 2 * 3 * MEGABYTE // 4
+        done = variant.collective
+        assert done is not None
+        assert (done.operation, done.ranks, done.bytes) == ("all-reduce", 4, MEGABYTE)
+        assert done.busbw == 2 * 3 / 4 * MEGABYTE * 8 / done.time
+        assert done.model_time is not None
+        assert done.model_time < 1.1 * done.time
 
     path = tmp_path / "ring.xml"
     path.write_bytes(msccl_files.ring_all_reduce(4, channels=2))

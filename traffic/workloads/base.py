@@ -11,6 +11,7 @@ from pydantic import Field
 
 from testbed.units import Size
 from traffic.collectives.communicators import Communicator
+from traffic.collectives.request import bus_factor
 from traffic.locations import RankLocation
 from traffic.payload import verify_messages
 from traffic.plan import MAX_MESSAGE_BYTES, Flow, Plan, PlanError, QpScaling, WorkloadParameters
@@ -68,6 +69,17 @@ class Reference:
     ranks: int | None = None
 
 
+def collective_reference(plan: Plan, communicators: Sequence[Communicator]) -> Reference:
+    """S and the factor as nccl-tests has them for each collective, of one communicator."""
+    request = communicators[0].schedule.request
+    return Reference(
+        payload_bytes=plan.payload_bytes,
+        size_bytes=request.elements * request.itemsize,
+        bus_factor=bus_factor(request.collective, request.ranks),
+        ranks=len({rank for communicator in communicators for rank in communicator.ranks}),
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class JobReference:
     """What the times of a training job or a replayed trace refer to.
@@ -93,7 +105,7 @@ class Workload(abc.ABC):
     name: ClassVar[str]
     Parameters: ClassVar[type[WorkloadParameters]]
     is_collective: ClassVar[bool] = False
-    """Whether algbw and busbw mean something for it."""
+    """Whether algbw and busbw mean something for it; they do for what has communicators, too."""
 
     @abc.abstractmethod
     def fill(self, builder: PlanBuilder, parameters: Any) -> None:

@@ -19,7 +19,6 @@ from traffic.collectives.request import (
     Collective,
     CollectiveRequest,
     ScheduleError,
-    bus_factor,
     largest_buffer,
 )
 from traffic.collectives.schedule import Schedule
@@ -35,7 +34,13 @@ from traffic.plan import (
     WorkloadParameters,
 )
 from traffic.plan_builder import PlanBuilder, draw_uniform
-from traffic.workloads.base import Reference, Workload, members, register_workload
+from traffic.workloads.base import (
+    Reference,
+    Workload,
+    collective_reference,
+    members,
+    register_workload,
+)
 
 AUTOMATIC = "auto"
 
@@ -142,16 +147,8 @@ class CollectiveWorkload(Workload):
                 raise PlanError(f"size: {p.size} bytes leave {p.collective} nothing to send")
 
     def reference(self, plan: Plan) -> Reference:
-        """S and the factor as nccl-tests has them for each collective, of one communicator."""
-        p: Any = plan.parameters
-        communicators, _ = _communicators(p, plan.jobs, plan.servers, plan.seed)
-        request = communicators[0].schedule.request
-        return Reference(
-            payload_bytes=plan.payload_bytes,
-            size_bytes=request.elements * request.itemsize,
-            bus_factor=bus_factor(request.collective, request.ranks),
-            ranks=len({rank for communicator in communicators for rank in communicator.ranks}),
-        )
+        """What algbw and busbw are computed from."""
+        return collective_reference(plan, self.communicators(plan))
 
     def communicators(self, plan: Plan) -> Sequence[Communicator]:
         """All that do the collective, at once."""

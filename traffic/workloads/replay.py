@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -9,6 +10,7 @@ from typing import Any, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from testbed.units import Size
+from traffic.collectives.communicators import Communicator
 from traffic.collectives.proof import prove
 from traffic.collectives.request import Collective, CollectiveRequest
 from traffic.collectives.schedule import Schedule
@@ -19,7 +21,12 @@ from traffic.replay.files import read_file
 from traffic.replay.msccl import MscclAlgorithm, parse_msccl
 from traffic.replay.msccl_schedule import msccl_collective, msccl_schedule
 from traffic.replay.trace import NodeKind, Trace, TraceError, TraceNode
-from traffic.workloads.base import JobReference, register_workload
+from traffic.workloads.base import (
+    JobReference,
+    Reference,
+    collective_reference,
+    register_workload,
+)
 from traffic.workloads.traced import TracedParameters, TracedWorkload
 
 AUTOMATIC: Final = "auto"
@@ -122,6 +129,26 @@ class Replay(TracedWorkload):
             return schedule
 
         return replace(options, schedule_of=schedule_of)
+
+    def communicators(self, plan: Plan) -> Sequence[Communicator]:
+        """Those of a trace that is one collective and nothing else, as an MSCCL algorithm is."""
+        arrangement = self.arrangement(plan)
+        calls = arrangement.calls
+        requests = [placed.call.schedule.request for placed in calls]
+        alike = {(r.collective, r.ranks, r.elements) for r in requests}
+        busy = sum(len(placed.call.nodes) for placed in calls)
+        if len(alike) != 1 or busy != sum(map(len, arrangement.trace.ranks)):
+            return ()
+        if any(len(nodes) > 1 for nodes in arrangement.trace.ranks):
+            return ()  # one after the other
+        return [placed.communicator for placed in calls]
+
+    def reference(self, plan: Plan) -> Reference:
+        """That of the collective, if there is one; else S is all that crosses the network."""
+        communicators = self.communicators(plan)
+        if not communicators:
+            return super().reference(plan)
+        return collective_reference(plan, communicators)
 
     def job(self, plan: Plan) -> JobReference:
         """The whole trace counts as one iteration."""

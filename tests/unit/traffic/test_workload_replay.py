@@ -74,6 +74,17 @@ def test_astra_sims_all_reduce_of_8_npus_and_1_mb(tmp_path, packed):
         (rank, (rank + 1) % 8) for rank in range(8)
     }
     assert wrong_elements(plan) == 0
+    assert len(create_workload("replay").communicators(plan)) == 1
+    assert create_workload("replay").reference(plan).bus_factor == 2 * 7 / 8
+
+
+def test_only_what_is_one_collective_and_nothing_else_has_a_bus_bandwidth(tmp_path):
+    """Not two in turn, nor one with a computation before."""
+    for first in (node(0, COLL, "one", comm_size=MEGABYTE), node(0, COMP, "busy", duration=3)):
+        rank = et(first, node(1, COLL, "two", deps=(0,), comm_size=MEGABYTE))
+        plan = replayed(write_chakra(tmp_path, [rank] * 4), ranks=4)
+        assert not create_workload("replay").communicators(plan)
+        assert create_workload("replay").reference(plan).bus_factor == 1
 
 
 def test_sends_and_receives_keep_their_dependencies(tmp_path):
@@ -109,6 +120,11 @@ def test_an_msccl_ring_replays_after_its_symbolic_check(tmp_path, per_server):
     crossing = 4 if per_server == 1 else 2
     assert plan.payload_bytes == crossing * 2 * 3 * 64 * 1024 // 4
     assert wrong_elements(plan) == 0
+    (communicator,) = create_workload("replay").communicators(plan)
+    assert communicator.schedule.request.collective == "all-reduce"
+    assert communicator.schedule.request.gpus_per_server == per_server
+    reference = create_workload("replay").reference(plan)
+    assert (reference.size_bytes, reference.bus_factor, reference.ranks) == (64 * 1024, 1.5, 4)
 
 
 @pytest.mark.parametrize(
