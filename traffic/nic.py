@@ -167,12 +167,20 @@ class Nic:
         return [frame for line in self._delay_lines.values() for _, frame in line]
 
     def arrive(self, frame: bytes, now: float) -> None:
-        """Take a frame off the wire; ``advance`` delivers it when its latency is over."""
+        """Take a frame off the wire; ``advance`` delivers it when its latency is over.
+
+        An emulated link hands on whole frames when their first bit would leave, so the frame's own
+        time on the wire is added here, once, as in a fabric of cut-through switches.
+        """
         hops = (INITIAL_TTL - frame[_TTL]) & 0xFF
         line = self._delay_lines.get(hops)
         if line is None:
             line = self._delay_lines[hops] = deque()
-        line.append((now + self._latency[hops], frame))
+        on_wire = (len(frame) + FRAME_OVERHEAD) * self._seconds_per_byte
+        due = now + on_wire + self._latency[hops]
+        if line and line[-1][0] > due:  # a short frame that was read together with a long one
+            due = line[-1][0]
+        line.append((due, frame))
 
     def advance(self, now: float) -> None:
         """Deliver all frames whose latency is over and run the timers that are due."""

@@ -23,6 +23,9 @@ _EGRESS = 0xFFFF_FFF3
 _INGRESS = 0xFFFF_FFF2
 _TICKS_PER_US = 15.625
 """tc's clock: PSCHED_SHIFT 6, so one tick is 64 ns (include/net/pkt_sched.h)."""
+_TIMER_LATENESS = 0.0002
+"""Wall seconds by which the timer of a busy machine may be late."""
+_BURST_SHARE = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +43,19 @@ class PortPlan:
         return max(1, round(self.rate / 8))
 
     @property
-    def burst(self) -> int:
-        """HTB's bucket: one frame of the largest size with its overhead."""
+    def quantum(self) -> int:
+        """One frame of the largest size with its overhead."""
         return self.frame + FRAME_OVERHEAD
+
+    @property
+    def burst(self) -> int:
+        """HTB's bucket in bytes: how late the kernel's timer may be before the rate suffers.
+
+        An idle port's bucket is full, so by as much all but the first frame after a pause are
+        early: a quarter of a frame, more only where that would be less time than the timer needs.
+        """
+        least = min(self.quantum, math.ceil(_TIMER_LATENESS * self.rate / 8))
+        return max(self.quantum // _BURST_SHARE, least)
 
 
 def apply_plan(ip: IPRoute, plan: PortPlan) -> None:
@@ -76,7 +89,7 @@ def _set_class(ip: IPRoute, command: str, plan: PortPlan) -> None:
     ip.tc(
         command, "htb", plan.ifindex, "1:10", parent="1:",
         rate=plan.bytes_per_second, ceil=plan.bytes_per_second,
-        burst=plan.burst, cburst=plan.burst, quantum=plan.burst, overhead=FRAME_OVERHEAD,
+        burst=plan.burst, cburst=plan.burst, quantum=plan.quantum, overhead=FRAME_OVERHEAD,
     )  # fmt: skip
 
 

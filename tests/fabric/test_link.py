@@ -71,6 +71,7 @@ def test_a_standing_queue_delays_by_its_depth(run: ScenarioRunner, depth: int) -
         assert len(delays) > sent / 8
         frames = depth // frame
         expected = frames * (frame + ETHERNET_OVERHEAD) * 8 / uplink_rate
+        expected += (frame + ETHERNET_OVERHEAD) * 8 / LINK_RATE  # into the receiver
         expected += NIC_LATENCY + 3 * HOP_LATENCY
         assert_close(
             statistics.median(delays), expected, tolerance=0.03, what="one-way delay in seconds"

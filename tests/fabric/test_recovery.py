@@ -60,9 +60,10 @@ def assert_delivered(variant: VariantResult, message: int) -> None:
 def test_one_loss_in_the_middle(run: ScenarioRunner) -> None:
     """Selective repeat sends one packet again, go-back-N all that had left before the NAK came.
 
-    The gap shows when the next packet arrives, and the NAK reaches the requester an RTT after that
-    packet began to leave. By then the requester has handed out one packet per frame time, and
-    those that it may be ahead of the wire: 1 lost + (RTT + lead) / frame time in all.
+    The gap shows when the next packet has arrived, and the NAK reaches the requester an RTT and a
+    frame time after that packet began to leave. By then the requester has handed out one packet per
+    frame time, and those that it may be ahead of the wire: with the lost one
+    2 + (RTT + lead) / frame time in all.
     """
     message, dilation = 2 * 2**20, 40_000
 
@@ -77,7 +78,7 @@ def test_one_loss_in_the_middle(run: ScenarioRunner) -> None:
         variant = result.variant("go-back-n")
         (flow,) = variant.flows
         lead = max(SEND_AHEAD / variant.dilation, FRAME_TIME)
-        in_flight = 1 + (RTT + lead) / FRAME_TIME
+        in_flight = 2 + (RTT + lead) / FRAME_TIME
         assert_between(
             flow.retransmitted_packets, in_flight - 2, in_flight + 2, what="packets sent again"
         )

@@ -48,7 +48,7 @@ class Kernel:
         if index not in self.rates:
             return []
         rate = self.rates[index]
-        burst = math.ceil((4214 + FRAME_OVERHEAD) / rate * TICKS_PER_SECOND)
+        burst = math.ceil((4214 + FRAME_OVERHEAD) / 4 / rate * TICKS_PER_SECOND)
         parameters = {"rate": rate, "buffer": burst, "rate_overhead": self.overhead}
         options = Message({"TCA_HTB_PARMS": parameters})
         return [Message({"TCA_OPTIONS": options}, handle=0x10010)]
@@ -101,3 +101,19 @@ def test_a_missing_or_wrong_program_is_found(name):
     kernel.programs[0xFFFFFFF3] = name
     found = [] if name is None else [name]
     assert read_back(kernel, PLANS[:1]) == [f"port0: clsact runs {found}; planned ['enqueue']"]
+
+
+@pytest.mark.parametrize(
+    ("rate", "burst"),
+    [
+        (40e6, (4214 + FRAME_OVERHEAD) // 4),
+        (80e6, 2000),  # a quarter of a frame would be gone before a timer fires
+        (400e6, 4214 + FRAME_OVERHEAD),
+    ],
+)
+def test_the_bucket_forgives_a_late_timer_and_is_no_more_than_a_frame(
+    rate: float, burst: int
+) -> None:
+    plan = PortPlan(ifindex=1, name="port", rate=rate, frame=4214)
+    assert plan.burst == burst
+    assert plan.quantum == 4214 + FRAME_OVERHEAD

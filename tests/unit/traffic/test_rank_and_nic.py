@@ -159,11 +159,22 @@ def test_latency_depends_on_the_ttl():
     frame = bytearray(80)
     frame[22] = INITIAL_TTL - 3
     nic.arrive(bytes(frame), 5.0)
-    assert nic.next_event() == pytest.approx(5.0 + 3e-6)
+    on_wire = (80 + 24) * 8 / RATE
+    assert nic.next_event() == pytest.approx(5.0 + on_wire + 3e-6, abs=1e-15)
     nic.advance(5.0 + 2.9e-6)
     assert len(nic.held) == 1
     nic.advance(5.0 + 3.1e-6)
     assert nic.held == []
+
+
+def test_a_frame_is_delivered_when_its_last_bit_is_there_and_in_order():
+    nic = Nic(rate=RATE, latency=lambda hops: 1e-6, lead=0.0)
+    frames = [bytes(4000), bytes(80)]  # their TTL of 0 counts as 64 hops
+    for frame in frames:
+        nic.arrive(frame, 5.0)
+    last_bit = 5.0 + (4000 + 24) * 8 / RATE
+    assert nic.next_event() == pytest.approx(last_bit + 1e-6, abs=1e-15)
+    assert nic.held == frames
 
 
 def test_damaged_and_foreign_frames_are_counted_not_delivered():
