@@ -9,10 +9,10 @@ share of it each, as virtual functions with a rate limit have (SR-IOV, ip link s
 
 from __future__ import annotations
 
-import stat
 from dataclasses import replace
 from pathlib import Path
 
+from testbed.plain_file import PlainFileError, read_plain_file
 from testbed.schema import Server
 from testbed.topology import Rank, Topology
 from testbed.topology.base import RankRole
@@ -41,8 +41,9 @@ def server_model(server: Server) -> ServerModel:
         assert server.nvidia_smi is not None
         path = server.nvidia_smi
         try:
-            model = parse_topology_matrix(_read(path), name=Path(path).name)
-        except (TopologyMatrixError, ServerError) as error:
+            text = read_plain_file(Path(path), FILE_SIZE_LIMIT).decode("utf-8", errors="replace")
+            model = parse_topology_matrix(text, name=Path(path).name)
+        except (TopologyMatrixError, PlainFileError) as error:
             raise ServerError(f"server.nvidia_smi: {path}: {error}") from error
     given = {
         name: rate
@@ -53,22 +54,6 @@ def server_model(server: Server) -> ServerModel:
     if server.nic_rate is not None:
         nics = tuple(replace(nic, rate=server.nic_rate) for nic in nics)
     return replace(model, nics=nics, **given)
-
-
-def _read(path: str) -> str:
-    """A file's text; nothing but a plain file of a sensible size is opened."""
-    try:
-        found = Path(path).stat()
-        if not stat.S_ISREG(found.st_mode):
-            raise ServerError("is no file")
-        if found.st_size > FILE_SIZE_LIMIT:
-            raise ServerError(f"is larger than {FILE_SIZE_LIMIT // 2**20} MiB")
-        return Path(path).read_text(encoding="utf-8", errors="replace")
-    except (OSError, ValueError) as error:
-        if isinstance(error, ServerError):
-            raise
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise ServerError(f"cannot be read: {reason}") from error
 
 
 def with_servers(topology: Topology, model: ServerModel) -> Topology:

@@ -9,13 +9,13 @@ joins, however long the way, are in different planes.
 from __future__ import annotations
 
 import math
-import stat
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
 from pydantic import Field
 
+from testbed.plain_file import PlainFileError, read_plain_file
 from testbed.topology.base import (
     Topology,
     TopologyError,
@@ -67,24 +67,12 @@ class FileTopology(TopologyKind):
 
 
 def _read(path: str) -> str:
-    """A file's text; nothing but a plain file of a sensible size is opened."""
     try:
-        found = Path(path).stat()
-        if not stat.S_ISREG(found.st_mode):
-            raise TopologyError("is no file")
-        if found.st_size > FILE_SIZE_LIMIT:
-            raise TopologyError(f"is larger than {FILE_SIZE_LIMIT // 2**20} MiB")
-        with Path(path).open("rb") as file:
-            content = file.read(FILE_SIZE_LIMIT)
-    except (OSError, ValueError) as error:
-        if isinstance(error, TopologyError):
-            raise
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise TopologyError(f"cannot be read: {reason}") from error
-    try:
-        return content.decode("ascii")
+        return read_plain_file(Path(path), FILE_SIZE_LIMIT).decode("ascii")
     except UnicodeDecodeError as error:
         raise TopologyError(f"is not ASCII text (byte {error.start})") from error
+    except PlainFileError as error:
+        raise TopologyError(str(error)) from error
 
 
 class _Import:

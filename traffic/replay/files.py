@@ -7,6 +7,7 @@ import io
 import zlib
 from pathlib import Path
 
+from testbed.plain_file import PlainFileError, read_plain_file
 from traffic.replay.trace import TraceError
 
 FILE_LIMIT = 2**30
@@ -32,14 +33,9 @@ def unpacked(data: bytes) -> bytes:
 def read_file(path: Path) -> bytes:
     """A file's contents, unpacked. Raises TraceError that names it."""
     try:
-        if path.stat().st_size > FILE_LIMIT:
-            raise TraceError(f"{path}: more than {FILE_LIMIT} bytes")
-        return unpacked(path.read_bytes())
-    except OSError as error:
-        raise TraceError(f"{path}: {error.strerror}") from error
-    except TraceError as error:
-        message = str(error)
-        raise error if str(path) in message else TraceError(f"{path}: {message}") from error
+        return unpacked(read_plain_file(path, FILE_LIMIT))
+    except (PlainFileError, TraceError) as error:
+        raise TraceError(f"{path}: {error}") from error
 
 
 def decoded(data: bytes) -> str:

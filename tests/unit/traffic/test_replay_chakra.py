@@ -110,7 +110,7 @@ def test_gzipped_files_are_the_same(tmp_path):
 
 
 def test_files_are_named_when_something_is_wrong_with_them(tmp_path):
-    with pytest.raises(TraceError, match=r"none\.0\.et: No such file"):
+    with pytest.raises(TraceError, match=r"none\.0\.et: cannot be read: No such file"):
         read_chakra([tmp_path / "none.0.et"])
     with pytest.raises(TraceError, match=r"no file of rank 1; there are 2 files"):
         files_by_rank([tmp_path / "t.0.et", tmp_path / "t.2.et"])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gzip
+import os
+from pathlib import Path
 
 import pytest
 from chakra_files import COLL, et, node
@@ -78,3 +80,11 @@ def test_what_is_not_there(tmp_path):
         load_trace(tmp_path / "nothing")
     with pytest.raises(TraceError, match="unknown trace format 'goal'; allowed: chakra, flows"):
         load_trace(tmp_path, trace_format="goal")
+
+
+@pytest.mark.parametrize("name", ["pipe", "pipe.0.et", "pipe.xml"])
+def test_a_pipe_or_a_device_is_not_read(tmp_path, name):
+    os.mkfifo(tmp_path / name)
+    for path in (tmp_path / name, Path("/dev/zero")):
+        with pytest.raises(TraceError, match=f"{path}: is no file"):
+            load_trace(path, options=TraceOptions(world_size=2, size=64))
