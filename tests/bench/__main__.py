@@ -10,18 +10,14 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 from tests.bench import build, endpoint, fabric, planning
-from tests.bench.isolated import isolated
 from tests.bench.table import Row, header
+from tests.isolated import isolated
 
 
 def _endpoint() -> list[Row]:
-    def body(directory: Path) -> list[Row]:
-        return endpoint.run()
-
-    return isolated(body)
+    return isolated(endpoint.run)
 
 
 BENCHMARKS: dict[str, tuple[str, Callable[[], list[Row]]]] = {

@@ -21,8 +21,8 @@ from testbed.asic.mmu import BufferPolicy
 from testbed.fabric import Fabric
 from testbed.ovs import OpenVSwitch
 from testbed.topology import NodeKind, Topology, topology_kinds
-from tests.bench.isolated import isolated
 from tests.bench.table import Row
+from tests.isolated import isolated_in_directory
 
 SIZES = ((4, 4, 4), (8, 8, 8))
 """Leaves, spines, servers per leaf."""
@@ -100,8 +100,8 @@ def run() -> list[Row]:
     rows = []
     for size in SIZES:
         topology = leaf_spine(*size)
-        ours = isolated(partial(build_ours, topology))
-        stock = isolated(partial(build_stock, topology))
+        ours = isolated_in_directory(partial(build_ours, topology))
+        stock = isolated_in_directory(partial(build_stock, topology))
         servers = len(topology.servers)
         rows.append(
             Row(f"build {servers} servers", f"{ours:.2f} s", f"{stock:.2f} s", stock / ours)

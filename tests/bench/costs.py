@@ -22,7 +22,7 @@ from testbed.schema import Scenario
 from testbed.server_pool import ServerPool
 from testbed.telemetry import Telemetry
 from tests.bench import endpoint
-from tests.bench.isolated import isolated
+from tests.isolated import isolated_in_directory
 
 DILATION = 10_000.0
 """About what testbed.calibration chooses for this traffic on two cores: cost depends on the load,
@@ -109,10 +109,12 @@ def _endpoint(directory: Path) -> endpoint.Costs:
 def main() -> int:
     """Measure and print."""
     near, far = (
-        isolated(partial(measure, scenario(leaves, servers=SERVERS, dilation=DILATION)))
+        isolated_in_directory(
+            partial(measure, scenario(leaves, servers=SERVERS, dilation=DILATION))
+        )
         for leaves in (1, 2)
     )
-    costs = isolated(_endpoint)
+    costs = isolated_in_directory(_endpoint)
     servers = (near.servers + far.servers) / 2
     send = servers * costs.send / costs.both
     print(f"unit {measure_unit() * 1e6:.2f} us")

@@ -29,8 +29,8 @@ from testbed.progress import QuietProgress
 from testbed.scenario import build_topology, plan_traffic
 from testbed.schema import Scenario
 from testbed.syscalls import die_with_parent
-from tests.bench.isolated import isolated
 from tests.bench.table import Row
+from tests.isolated import isolated_in_directory
 from traffic.codec import FrameTemplate
 from traffic.opcodes import RC, Operation
 from traffic.packet_socket import PacketSocket
@@ -227,7 +227,7 @@ def measure(dilation: float, directory: Path) -> Measured:
 
 def run() -> list[Row]:
     """All loads; the best of each side. A run that is not exact counts for nothing."""
-    measured = [isolated(partial(measure, dilation)) for dilation in DILATIONS]
+    measured = [isolated_in_directory(partial(measure, dilation)) for dilation in DILATIONS]
     ours = max((m.ours for m in measured if not m.faults), default=0.0)
     other = max(m.blast.goodput for m in measured)
     return [

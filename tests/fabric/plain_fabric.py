@@ -6,7 +6,6 @@ No shaping, no servers: all NIC ends stay in the run's namespace and frames are 
 from __future__ import annotations
 
 import contextlib
-import json
 import re
 import socket
 import subprocess
@@ -25,7 +24,6 @@ from controllers.process import ControllerProcess
 from controllers.program import write_program
 from controllers.schemes import create_scheme
 from controllers.table import FabricTables
-from testbed.isolation import run_isolated
 from testbed.ovs import OpenVSwitch
 from testbed.topology import Topology, topology_kinds
 
@@ -41,18 +39,6 @@ def family(name: str, **parameters: Any) -> Topology:
 def leaf_spine(**size: int) -> Topology:
     """A leaf-spine fabric."""
     return family("leaf-spine", **size)
-
-
-def isolated(function: Callable[[], Any], result: Path) -> Any:
-    """What ``function`` returns when run in namespaces of its own; it must be JSON."""
-
-    def body() -> int:
-        result.write_text(json.dumps(function()))
-        return 0
-
-    status = run_isolated(body)
-    assert status == 0, "the fabric part failed; its traceback is on stderr"
-    return json.loads(result.read_text())
 
 
 class PatientOpenVSwitch(OpenVSwitch):

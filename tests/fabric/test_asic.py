@@ -14,9 +14,10 @@ import pytest
 
 from testbed.asic.mmu import BufferPolicy
 from testbed.fabric import Fabric
-from testbed.isolation import network_namespace_of, run_isolated
+from testbed.isolation import network_namespace_of
 from testbed.offload import enabled_offloads
 from testbed.topology import topology_kinds
+from tests.isolated import isolated
 from traffic.packet_socket import PacketSocket
 from traffic.packets import BTH
 
@@ -34,13 +35,12 @@ FRAMES = 20
 """From each of two senders into one port."""
 
 
-def isolated(function: Callable[[Fabric], Any], tmp_path: Path, **policy: int) -> Any:
+def in_fabric(function: Callable[[Fabric], Any], tmp_path: Path, **policy: int) -> Any:
     """Build two senders, one receiver and a leaf; return what the function found."""
     kind = topology_kinds()["leaf-spine"]
     topology = kind().build(kind.parameters(leaves=1, spines=0, servers_per_leaf=3))
-    answer = tmp_path / "answer.json"
 
-    def inside() -> int:
+    def inside() -> Any:
         fabric = Fabric(
             topology,
             dilation=DILATION,
@@ -51,13 +51,11 @@ def isolated(function: Callable[[Fabric], Any], tmp_path: Path, **policy: int) -
         try:
             fabric.build()
             fabric.ovs.ofctl("add-flow", "leaf1", "actions=output:3")
-            answer.write_text(json.dumps(function(fabric)))
+            return function(fabric)
         finally:
             fabric.stop()
-        return 0
 
-    assert run_isolated(inside) == 0
-    return json.loads(answer.read_text())
+    return isolated(inside)
 
 
 def frame(fabric: Fabric, sender: int, psn: int) -> bytes:
@@ -110,7 +108,7 @@ def test_depth_equals_what_the_kernel_queues(tmp_path):
             samples.append([before, backlog, after])
         return {"size": size, "samples": samples}
 
-    found = isolated(look, tmp_path)
+    found = in_fabric(look, tmp_path)
     # a frame may come or go between two readings; where none did, all three must agree
     still = [(b, backlog) for b, backlog, after in found["samples"] if b == after]
     assert len(still) >= 6
@@ -143,7 +141,7 @@ def test_every_drop_is_counted_and_recorded(tmp_path):
             ],
         }
 
-    found = isolated(look, tmp_path, limit=limit)
+    found = in_fabric(look, tmp_path, limit=limit)
     assert found["passed"] == found["left"]
     assert found["dropped"] > 0
     assert found["passed"] + found["dropped"] == 2 * FRAMES
@@ -177,7 +175,7 @@ def test_marking_begins_at_the_threshold(tmp_path):
                           % 0xFFFF for f in frames],
         }  # fmt: skip
 
-    found = isolated(look, tmp_path, ecn_threshold=threshold)
+    found = in_fabric(look, tmp_path, ecn_threshold=threshold)
     assert found["max_depth"] > threshold
     assert 0 < found["marked"] < 2 * FRAMES
     assert found["ecn"].count(3) == found["marked"]
@@ -207,7 +205,7 @@ def test_a_changed_queueing_tree_is_noticed(tmp_path):
         found["offload"] = fabric.problems()
         return found
 
-    found = isolated(look, tmp_path)
+    found = in_fabric(look, tmp_path)
     assert found["as built"] == []
     assert any("leaf1-rank0: rate 250000 B/s; planned 125000 B/s" in p for p in found["rate"])
     assert any(p.startswith("leaf1-rank1: clsact runs") for p in found["program"])
@@ -230,7 +228,7 @@ def test_no_htb_complaint_reaches_the_kernel_log_and_stop_is_safe_twice(tmp_path
         )
 
     before = quantum_lines()
-    found = isolated(look, tmp_path)
+    found = in_fabric(look, tmp_path)
     assert quantum_lines() == before
     assert all(not on for on in found["offloads"].values())
     assert "leaf1" not in found["left"]

@@ -5,7 +5,6 @@ A fabric is built once and its controller given one program after the other, as 
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Iterator
@@ -21,11 +20,11 @@ from controllers.schemes import scheme_class, scheme_names
 from testbed.asic.mmu import BufferPolicy
 from testbed.fabric import Fabric
 from testbed.failure_agent import REVALIDATION
-from testbed.isolation import run_isolated
 from testbed.probe import Prober
 from testbed.routes import PlannedRoutes, plan_routes
 from testbed.scenario import Scenario, build_topology, plan_traffic
 from testbed.topology import Topology
+from tests.isolated import isolated
 
 pytestmark = [
     pytest.mark.fabric,
@@ -137,14 +136,7 @@ def observe_all(preset: str, folder: Path) -> dict[str, Any]:
 
 @pytest.mark.parametrize("preset", PRESETS)
 def test_every_scheme_goes_where_it_says(tmp_path: Path, preset: str) -> None:
-    answer = tmp_path / "answer.json"
-
-    def body() -> int:
-        answer.write_text(json.dumps(observe_all(preset, tmp_path)))
-        return 0
-
-    assert run_isolated(body) == 0
-    seen = json.loads(answer.read_text())
+    seen = isolated(lambda: observe_all(preset, tmp_path))
     assert {case: found for case, found in seen.items() if not isinstance(found, int)} == {}
     assert len(seen) == 3 * len(scheme_names())
     assert all(found > 0 for found in seen.values())

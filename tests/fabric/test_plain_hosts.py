@@ -6,7 +6,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,11 +14,13 @@ from typing import Any
 import pytest
 
 from testbed.experiment import Experiment
-from testbed.isolation import network_namespace_of, run_isolated
+from testbed.fabric_keeper import create_experiment
+from testbed.isolation import network_namespace_of
 from testbed.progress import QuietProgress
-from testbed.scenario import Scenario, build_topology, plan_traffic
+from testbed.scenario import Scenario
 from testbed.topology import Topology
 from testbed.topology.base import ROCE_MTU
+from tests.isolated import isolated
 from traffic.bounds import ETHERNET_OVERHEAD
 
 pytestmark = [
@@ -63,16 +65,7 @@ SCENARIO = {
 def built_fabric(directory: Path) -> Iterator[Experiment]:
     """The scenario's fabric with its routes, probed; taken down at the end."""
     scenario = Scenario.from_document(SCENARIO)
-    topology = build_topology(scenario)
-    experiment = Experiment(
-        scenario,
-        topology,
-        plan_traffic(scenario, topology),
-        dilation=DILATION,
-        directory=directory,
-        scratch=Path("/run/rocelab/1"),
-        progress=QuietProgress(),
-    )
+    experiment = create_experiment(scenario, DILATION, directory, QuietProgress())
     try:
         experiment.build()
         yield experiment
@@ -167,21 +160,12 @@ def measure(experiment: Experiment) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> Any:
     directory = tmp_path_factory.mktemp("plain-hosts")
-    return isolated(directory, measure)
 
-
-def isolated(directory: Path, function: Callable[[Experiment], Any]) -> Any:
-    """What ``function`` finds out about the fabric, in namespaces of its own; it must be JSON."""
-    answer = directory / "answer.json"
-
-    def body() -> int:
+    def body() -> dict[str, Any]:
         with built_fabric(directory) as experiment:
-            answer.write_text(json.dumps(function(experiment)))
-        return 0
+            return measure(experiment)
 
-    status = run_isolated(body)
-    assert status == 0, "the fabric part failed; its traceback is on stderr"
-    return json.loads(answer.read_text())
+    return isolated(body)
 
 
 def test_an_idle_fabric_carries_no_packet(measured: Any) -> None:

@@ -34,11 +34,11 @@ from tests.fabric.plain_fabric import (
     fabric,
     family,
     ip_batch,
-    isolated,
     leaf_spine,
     packet_socket,
     wait_until,
 )
+from tests.isolated import isolated
 
 pytestmark = [
     pytest.mark.fabric,
@@ -95,7 +95,7 @@ def test_prediction_equals_trace(tmp_path: Path, scheme: str, parameters: dict[s
         with fabric(topology, scheme, tmp_path, **parameters) as built:
             return [[built.trace_path(flow), built.tables.path_of(flow)] for flow in flows]
 
-    paths = isolated(body, tmp_path / "result.json")
+    paths = isolated(body)
     for flow, (traced, predicted) in zip(flows, paths, strict=True):
         assert traced == predicted, flow
     assert len({tuple(traced) for traced, _ in paths}) > 30
@@ -121,7 +121,7 @@ def test_labels_choose_among_ports_in_every_tier(
                 for flow, label in zip(flows, labels, strict=True)
             ]
 
-    paths = isolated(body, tmp_path / "result.json")
+    paths = isolated(body)
     for flow, label, (traced, predicted) in zip(flows, labels, paths, strict=True):
         assert traced == predicted, (flow, label)
     assert len({tuple(traced) for traced, _ in paths}) > 40
@@ -137,7 +137,7 @@ def test_placed_flows_override_ecmp(tmp_path: Path) -> None:
         with fabric(topology, "te", tmp_path, flows=placed) as built:
             return [[built.trace_path(flow), built.tables.path_of(flow)] for flow in flows]
 
-    paths = isolated(body, tmp_path / "result.json")
+    paths = isolated(body)
     hashed = FabricTables(topology, create_scheme("ecmp", seed=7).entries(topology))
     for flow, (traced, predicted) in zip(flows, paths, strict=True):
         assert traced == predicted, flow
@@ -186,7 +186,7 @@ def test_port_counters_show_the_collisions_of_balls_in_bins(tmp_path: Path) -> N
                     ratios.setdefault(f"{count} on {links}", []).append(ratio)
         return ratios
 
-    measured = isolated(body, tmp_path / "result.json")
+    measured = isolated(body)
     for (count, links), expected in COLLISIONS.items():
         ratios = measured[f"{count} on {links}"]
         assert len(ratios) == COLLISION_SEEDS
@@ -215,7 +215,7 @@ def test_prediction_equals_port_counters(tmp_path: Path, scheme: str) -> None:
             wait_until(lambda: built.transmitted().total() >= expected.total())
             return [built.transmitted(), expected]
 
-    counted, expected = isolated(body, tmp_path / "result.json")
+    counted, expected = isolated(body)
     assert {name: count for name, count in counted.items() if count} == expected
 
 
@@ -237,7 +237,7 @@ def test_switches_rewrite_as_routers_do(tmp_path: Path) -> None:
             expired = received(into, timeout=0.5)
             return [[frame.hex() for frame in arrived], [frame.hex() for frame in expired]]
 
-    arrived, expired = isolated(body, tmp_path / "result.json")
+    arrived, expired = isolated(body)
     assert expired == []
     (frame,) = [Ether(bytes.fromhex(text)) for text in arrived]
     assert frame.dst == receiver.mac
@@ -266,7 +266,7 @@ def test_unknown_destinations_are_dropped_and_idle_is_silent(tmp_path: Path) -> 
             wait_until(lambda: built.transmitted().total() > 0)
             return {"idle": idle, "forwarded": built.transmitted().total()}
 
-    assert isolated(body, tmp_path / "result.json") == {"idle": 0, "forwarded": 1}
+    assert isolated(body) == {"idle": 0, "forwarded": 1}
 
 
 def test_controller_restart_loses_no_packet(tmp_path: Path) -> None:
@@ -302,7 +302,7 @@ def test_controller_restart_loses_no_packet(tmp_path: Path) -> None:
                 "library": event["library"],
             }
 
-    result = isolated(body, tmp_path / "result.json")
+    result = isolated(body)
     assert result["received"] == count
     assert result["switches"] == 4
     assert result["library"] == ("ryu" if os.environ.get(INTERPRETER_VARIABLE) else "os-ken")
@@ -328,7 +328,7 @@ def test_a_refused_entry_changes_nothing(tmp_path: Path) -> None:
                 return {"error": str(error), "before": before, "after": after}
         return {"error": "none"}
 
-    result = isolated(body, tmp_path / "result.json")
+    result = isolated(body)
     assert "leaf1: OFPET_BAD_MATCH(4), OFPBMC_BAD_PREREQ(9)" in result["error"]
     assert "10.0.0.0/8" in result["error"]
     assert result["after"] == result["before"]
@@ -380,7 +380,7 @@ def test_ping_and_tcp_between_servers(tmp_path: Path) -> None:
                 process.wait()
             return {"ping": ping.stdout, "bytes": len(data), "peer": peer[0]}
 
-    result = isolated(body, tmp_path / "result.json")
+    result = isolated(body)
     assert "3 received" in result["ping"]
     assert "ttl=61" in result["ping"]
     assert result["bytes"] == 1000
@@ -416,6 +416,6 @@ def test_controller_names_a_busy_port_and_an_unknown_switch(tmp_path: Path) -> N
         return errors
 
     (tmp_path / "second").mkdir()
-    errors = isolated(body, tmp_path / "result.json")
+    errors = isolated(body)
     assert "127.0.0.1:6653 is busy" in errors["busy"]
     assert "0xff" in errors["unknown"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import Any
@@ -10,9 +9,10 @@ from typing import Any
 import pytest
 
 from testbed.experiment import Experiment
-from testbed.isolation import run_isolated
+from testbed.fabric_keeper import create_experiment
 from testbed.progress import QuietProgress
-from testbed.scenario import Scenario, build_topology, plan_traffic
+from testbed.scenario import Scenario, build_topology
+from tests.isolated import isolated
 
 pytestmark = [
     pytest.mark.fabric,
@@ -64,27 +64,16 @@ def experiment_result(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[A
         }
     )
     topology = build_topology(scenario)
-    answer = tmp_path / "answer.json"
 
-    def body() -> int:
-        experiment = Experiment(
-            scenario,
-            topology,
-            plan_traffic(scenario, topology),
-            dilation=DILATION,
-            directory=tmp_path,
-            scratch=Path("/run/rocelab/1"),
-            progress=QuietProgress(),
-        )
+    def body() -> list[tuple[str, int]]:
+        experiment = create_experiment(scenario, DILATION, tmp_path, QuietProgress())
         try:
             experiment.build()
-            answer.write_text(json.dumps(answered(experiment)))
+            return answered(experiment)
         finally:
             experiment.stop()
-        return 0
 
-    assert run_isolated(body) == 0, "the fabric part failed; its traceback is on stderr"
-    return topology, {tuple(pair) for pair in json.loads(answer.read_text())}
+    return topology, set(isolated(body))
 
 
 def test_pings_reach_whatever_a_path_leads_to(experiment_result: tuple[Any, Any]) -> None:
