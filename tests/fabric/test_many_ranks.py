@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import pytest
 
 from testbed.fidelity import Verdict
 from testbed.results import VariantResult
-from tests.fabric.scenario_runner import ScenarioRunner, only_variant
+from tests.fabric.scenario_runner import ATTEMPTS, ScenarioRunner, only_variant
 
 pytestmark = [pytest.mark.fabric, pytest.mark.alone]
 
@@ -42,15 +43,23 @@ def packets(variant: VariantResult) -> int:
     return sum(port.dequeued_packets for port in variant.ports if "-rank" in port.interface)
 
 
-def test_64_ranks_cost_no_more_per_packet_than_8(run: ScenarioRunner) -> None:
-    cost = {}
-    # the cost of a packet is the same for any size that keeps the NICs busy
-    for gpus, size in ((1, 4 * 2**20), (8, 16 * 2**20)):
+def faithful_cost(run: ScenarioRunner, gpus: int, size: int) -> float:
+    """Wall seconds per packet. What else the machine does may degrade a run, but not every one."""
+    for attempt in range(ATTEMPTS):
         variant = only_variant(run.run(all_reduce(gpus, size)))
-        assert variant.fidelity.verdict is Verdict.FAITHFUL, variant.fidelity.reasons
         assert [rank.wrong_elements for rank in variant.ranks] == [0] * SERVERS * gpus
         payload = sum(flow.bytes for flow in variant.flows)
         # 2 (s - 1)/s of the data along each rail, whichever part of them is the rail's
         assert payload == 2 * (SERVERS - 1) * size
-        cost[SERVERS * gpus] = variant.wall_seconds / packets(variant)
-    assert cost[64] < 1.3 * cost[8]
+        if variant.fidelity.verdict is Verdict.FAITHFUL:
+            return variant.wall_seconds / packets(variant)
+        if attempt < ATTEMPTS - 1:
+            warnings.warn(f"repeated: {'; '.join(variant.fidelity.reasons)}", stacklevel=2)
+    pytest.fail(f"{ATTEMPTS} times in a row: {'; '.join(variant.fidelity.reasons)}")
+
+
+def test_64_ranks_cost_no_more_per_packet_than_8(run: ScenarioRunner) -> None:
+    # the cost of a packet is the same for any size that keeps the NICs busy
+    few = faithful_cost(run, 1, 4 * 2**20)
+    many = faithful_cost(run, 8, 16 * 2**20)
+    assert many < 1.3 * few
