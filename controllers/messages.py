@@ -99,40 +99,41 @@ def instructions(datapath: Any, actions: Iterable[Action]) -> list[Any]:
 
 def add(datapath: Any, entry: Entry) -> Any:
     """An OFPFlowMod that adds an entry, in place of the one with the same match and priority."""
-    return datapath.ofproto_parser.OFPFlowMod(
-        datapath,
-        table_id=entry.table,
-        command=datapath.ofproto.OFPFC_ADD,
-        priority=entry.priority,
-        out_port=datapath.ofproto.OFPP_ANY,
-        out_group=datapath.ofproto.OFPG_ANY,
-        match=match(datapath, entry.match),
-        instructions=instructions(datapath, entry.actions),
-    )
+    made = instructions(datapath, entry.actions)
+    return _change(datapath, datapath.ofproto.OFPFC_ADD, entry, instructions=made)
 
 
 def delete(datapath: Any, entry: Entry) -> Any:
     """An OFPFlowMod that removes exactly this entry."""
-    return datapath.ofproto_parser.OFPFlowMod(
+    return _change(datapath, datapath.ofproto.OFPFC_DELETE_STRICT, entry)
+
+
+def _change(datapath: Any, command: int, entry: Entry, **more: Any) -> Any:
+    return _flow_mod(
         datapath,
+        command,
         table_id=entry.table,
-        command=datapath.ofproto.OFPFC_DELETE_STRICT,
         priority=entry.priority,
-        out_port=datapath.ofproto.OFPP_ANY,
-        out_group=datapath.ofproto.OFPG_ANY,
         match=match(datapath, entry.match),
+        **more,
     )
 
 
 def delete_all(datapath: Any) -> Any:
     """An OFPFlowMod that empties every table."""
     ofproto = datapath.ofproto
+    return _flow_mod(datapath, ofproto.OFPFC_DELETE, table_id=ofproto.OFPTT_ALL)
+
+
+def _flow_mod(datapath: Any, command: int, **fields: Any) -> Any:
+    """A change of tables whatever port or group an entry leads to."""
+    ofproto = datapath.ofproto
     return datapath.ofproto_parser.OFPFlowMod(
         datapath,
-        table_id=ofproto.OFPTT_ALL,
-        command=ofproto.OFPFC_DELETE,
+        command=command,
         out_port=ofproto.OFPP_ANY,
         out_group=ofproto.OFPG_ANY,
+        **fields,
     )
 
 

@@ -254,6 +254,8 @@ _registry: dict[str, type[RoutingScheme]] = {}
 
 def register_scheme(scheme: type[RoutingScheme]) -> type[RoutingScheme]:
     """Class decorator: make a scheme available under its ``name``."""
+    if scheme.name in _registry:
+        raise ValueError(f"routing scheme {scheme.name!r} is registered twice")
     _registry[scheme.name] = scheme
     return scheme
 

@@ -255,6 +255,8 @@ _registry: dict[str, type[TopologyKind]] = {}
 
 def register_topology(kind: type[TopologyKind]) -> type[TopologyKind]:
     """Class decorator: make a topology family available under its ``name``."""
+    if kind.name in _registry:
+        raise ValueError(f"topology {kind.name!r} is registered twice")
     _registry[kind.name] = kind
     return kind
 

@@ -52,6 +52,8 @@ _registry: dict[str, type[SchemePlanner]] = {}
 
 def register_planner(planner: type[SchemePlanner]) -> type[SchemePlanner]:
     """Class decorator: make a scheme plannable under its ``name``."""
+    if planner.name in _registry:
+        raise ValueError(f"planner of {planner.name!r} is registered twice")
     _registry[planner.name] = planner
     return planner
 
