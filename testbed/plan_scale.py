@@ -43,7 +43,8 @@ DEFAULT_PATTERN = next(iter(PATTERNS))
 _TIER_NAMES = {1: "leaf", 2: "spine", 3: "core"}
 
 EXPLANATION = (
-    "load: what a link is offered over its capacity while the NICs send at their rate. "
+    "load: what a link is offered over its capacity while the NICs send at their rate; links that "
+    "no flow may take do not count. "
     "slowdown: the busiest link's load, which a synchronous collective waits for; if even: with "
     "the same load on all links of a kind; per connection: by the busiest link among its own."
 )
@@ -245,9 +246,7 @@ def _load_table(names: Sequence[str], summaries: Sequence[Summary], console: Con
         table.add_column(column, justify="right", no_wrap=True)
     for name, summary in zip(names, summaries, strict=True):
         for index, layer in enumerate(summary.layers):
-            table.add_row(
-                "" if index else name,
-                layer.name,
+            figures = (
                 three_digits(layer.mean),
                 three_digits(layer.most.mean),
                 three_digits(layer.most.p99),
@@ -255,6 +254,8 @@ def _load_table(names: Sequence[str], summaries: Sequence[Summary], console: Con
                 three_digits(layer.ratio.p99),
                 f"{100 * layer.idle:.0f} %",
             )
+            cells = figures if layer.links else ("–",) * len(figures)
+            table.add_row("" if index else name, layer.name, *cells)
     return table
 
 

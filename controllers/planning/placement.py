@@ -118,3 +118,29 @@ def arrive(
     paths = np.stack([*columns, fabric.to_nic(flows.destinations, ports)], axis=1)
     paths[lost] = NO_EDGE
     return Placement(fabric, flows, paths, lost)
+
+
+def possible_edges(routed: RoutedFabric, flows: FlowArrays) -> BoolArray:
+    """Which edges between switches lie on an equal-cost path of some flow, by edge."""
+    fabric, groups = routed.fabric, routed.groups
+    found = np.zeros(fabric.edges, dtype=bool)
+    leaves = fabric.nic_leaves[flows.sources, flows.nic_ports]
+    at = _pairs(fabric, leaves, fabric.nic_sets[flows.destinations])
+    while at.size:
+        switches, sets = np.divmod(at, fabric.sets)
+        group = groups.table[switches, sets].astype(np.int64)
+        ahead = (fabric.leaf_sets[switches] != sets) & (group != NO_GROUP)
+        group, sets = group[ahead], sets[ahead]
+        sizes = groups.sizes(group)
+        within = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        edges = groups.members[np.repeat(groups.offsets[group], sizes) + within]
+        found[edges] = True
+        at = _pairs(fabric, fabric.targets[edges], np.repeat(sets, sizes))
+    return found
+
+
+def _pairs(fabric: ArrayFabric, switches: IntArray, sets: IntArray) -> IntArray:
+    """The different pairs of a switch and the prefix that packets there are on their way to."""
+    reached = np.zeros(fabric.switches * fabric.sets, dtype=bool)
+    reached[switches * fabric.sets + sets] = True
+    return np.flatnonzero(reached)

@@ -4,7 +4,8 @@ A link's *load* is what it is offered over its capacity, when the NICs send at t
 *slowdown* is the load of the busiest link, but at least 1: the time in which that link carries its
 bytes, over the time in which the NICs would send theirs; a synchronous collective waits for it. It
 is the least that any transport can reach on these paths. A connection's slowdown is that of the
-busiest link among its own.
+busiest link among its own. Links that no flow may take, because none of its equal-cost paths leads
+over them, do not count: a job on a part of a fabric leaves the others idle whatever the scheme.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import numpy as np
 
 from controllers.planning.fabric import ArrayFabric, BoolArray, FloatArray
 from controllers.planning.flows import FlowArrays
-from controllers.planning.placement import Placement, RoutedFabric
+from controllers.planning.placement import Placement, RoutedFabric, possible_edges
 from controllers.planning.schemes import create_planner
 
 _TIER_NAMES = ("NIC", "leaf", "spine", "core")
@@ -50,9 +51,10 @@ class Statistic:
 
 @dataclass(frozen=True)
 class Layer:
-    """All live edges from one tier to another. ``ratio`` is ``most`` over ``mean``."""
+    """The edges from one tier to another that some flow may take; ``links`` is how many."""
 
     name: str
+    links: int
     mean: float
     most: float
     idle: float
@@ -79,9 +81,10 @@ class Outcome:
 
 @dataclass(frozen=True)
 class LayerSummary:
-    """A layer over all seeds; ``mean`` and ``idle`` are means of it."""
+    """A layer over all seeds; ``links``, ``mean`` and ``idle`` are means of it."""
 
     name: str
+    links: float
     mean: float
     most: Statistic
     ratio: Statistic
@@ -139,7 +142,7 @@ def _outcomes(schemes: Sequence[str], question: Question) -> Iterator[tuple[str,
         flows = question.flows(seed)
         for scheme in schemes:
             placement = create_planner(scheme, seed=seed).place(routed, flows)
-            yield scheme, judge(placement, live)
+            yield scheme, judge(placement, routed)
 
 
 def draw_live_links(fabric: ArrayFabric, failed: float, seed: int) -> BoolArray:
@@ -150,12 +153,11 @@ def draw_live_links(fabric: ArrayFabric, failed: float, seed: int) -> BoolArray:
     return live
 
 
-def judge(placement: Placement, live: BoolArray) -> Outcome:
-    """The figures of one placement; ``live`` are the links between switches that are up."""
+def judge(placement: Placement, routed: RoutedFabric) -> Outcome:
+    """The figures of one placement on a fabric."""
     fabric = placement.fabric
     loads: FloatArray = placement.loads / fabric.capacities
-    up = np.concatenate([live, live, np.ones(fabric.edges - 2 * fabric.links, dtype=bool)])
-    layers = tuple(_layers(fabric, loads, up))
+    layers = tuple(_layers(fabric, loads, possible_edges(routed, placement.flows)))
     return Outcome(
         layers,
         slowdown=max(float(loads.max()), 1.0),
@@ -165,20 +167,24 @@ def judge(placement: Placement, live: BoolArray) -> Outcome:
     )
 
 
-def _layers(fabric: ArrayFabric, loads: FloatArray, up: BoolArray) -> Iterator[Layer]:
+def _layers(fabric: ArrayFabric, loads: FloatArray, possible: BoolArray) -> Iterator[Layer]:
     """The layers between switches, in the order in which a packet meets them."""
     top = int(fabric.tiers.max())
     climb = [(tier, tier + 1) for tier in range(1, top)]
     for lower, upper in climb + [(b, a) for a, b in reversed(climb)]:
-        among = (fabric.edge_tiers == (lower, upper)).all(axis=1) & up
-        found = loads[among] if among.any() else np.zeros(1)
         name = f"{_TIER_NAMES[lower]} to {_TIER_NAMES[upper]}"
-        yield Layer(name, float(found.mean()), float(found.max()), float((found == 0).mean()))
+        found = loads[(fabric.edge_tiers == (lower, upper)).all(axis=1) & possible]
+        if found.size:
+            idle = float((found == 0).mean())
+            yield Layer(name, found.size, float(found.mean()), float(found.max()), idle)
+        else:
+            yield Layer(name, 0, 0.0, 0.0, 0.0)
 
 
 def _summarise(layers: Sequence[Layer]) -> LayerSummary:
     return LayerSummary(
         layers[0].name,
+        float(np.mean([layer.links for layer in layers])),
         float(np.mean([layer.mean for layer in layers])),
         Statistic.of([layer.most for layer in layers]),
         Statistic.of([layer.ratio for layer in layers]),

@@ -263,15 +263,16 @@ def test_figures_of_a_placement_by_hand() -> None:
         connections=np.arange(4),
     )
     # D-mod-K: NICs 4 and 6 are even and share spine 1, NIC 5 has spine 2.
-    placement = create_planner("static").place(RoutedFabric.of(fabric), flows)
-    outcome = judge(placement, np.ones(fabric.links, dtype=bool))
+    # Nothing leaves the second leaf, and nothing enters the first from above.
+    routed = RoutedFabric.of(fabric)
+    outcome = judge(create_planner("static").place(routed, flows), routed)
     up, down = outcome.layers
-    assert (up.name, up.mean, up.most, up.idle) == ("leaf to spine", 2.5 / 4, 2.0, 0.5)
-    assert (down.name, down.mean, down.most, down.idle) == ("spine to leaf", 2.5 / 4, 2.0, 0.5)
-    assert up.ratio == 3.2
+    assert (up.name, up.links, up.mean, up.most, up.idle) == ("leaf to spine", 2, 1.25, 2.0, 0)
+    assert (down.name, down.links, down.mean, down.most) == ("spine to leaf", 2, 1.25, 2.0)
+    assert up.ratio == 1.6
     assert outcome.slowdown == 2.0
     assert outcome.connection_slowdown == (2 + 2 + 1 + 1) / 4
-    assert outcome.even_slowdown == 1.0
+    assert outcome.even_slowdown == 1.25
     assert outcome.lost == 0
 
 
@@ -279,13 +280,41 @@ def test_a_leaf_cut_off_loses_its_flows_and_nothing_else() -> None:
     fabric = small()
     live = fabric.lower != 0
     flows = make_flows(fabric, "shift", gpus=64)
-    placement = create_planner("ecmp").place(RoutedFabric.of(fabric).with_live(live), flows)
+    routed = RoutedFabric.of(fabric).with_live(live)
+    placement = create_planner("ecmp").place(routed, flows)
     cut_off = (flows.sources < 8) | (flows.destinations < 8)
     assert (placement.lost == cut_off).all()
-    outcome = judge(placement, live)
+    outcome = judge(placement, routed)
     assert outcome.lost == 16 / 64
     assert placement.loads[: fabric.links][~live].sum() == 0
-    assert outcome.layers[0].mean == 48 / live.sum()
+    assert outcome.layers[0].mean == 48 / (6 * 4)  # the leaf's partner has nothing to send up
+
+
+@pytest.mark.parametrize("scheme", ["ecmp", "e-ecmp", "te", "spray"])
+def test_a_job_on_a_part_of_a_fabric_has_the_figures_of_that_part(scheme: str) -> None:
+    """Links that none of its flows may take say nothing about how evenly it is spread."""
+    whole, part = (
+        catalogue.leaf_spine("any", leaves=leaves, spines=4, gpus_per_leaf=8, rate=RATE)
+        for leaves in (8, 2)
+    )
+    figures = []
+    for fabric in (whole, part):
+        flows = make_flows(fabric, "shift", gpus=16, qps=4, seed=3)
+        routed = RoutedFabric.of(fabric)
+        figures.append(judge(create_planner(scheme, seed=3).place(routed, flows), routed))
+    assert figures[0] == figures[1]
+    assert [layer.links for layer in figures[0].layers] == [8, 8]
+
+
+def test_a_layer_that_no_flow_may_take_has_no_load() -> None:
+    fabric = catalogue.three_tier("3", zones=2, leaves=2, spines=2, cores=2, gpus_per_leaf=8)
+    routed = RoutedFabric.of(fabric)
+    flows = make_flows(fabric, "shift", gpus=16)
+    layers = judge(create_planner("ecmp").place(routed, flows), routed).layers
+    assert [(layer.name, layer.links) for layer in layers] == [
+        ("leaf to spine", 4), ("spine to core", 0), ("core to spine", 0), ("spine to leaf", 4),
+    ]  # fmt: skip
+    assert [layer.mean > 0 for layer in layers] == [True, False, False, True]
 
 
 def test_failed_links_are_drawn_by_seed() -> None:
