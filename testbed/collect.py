@@ -44,7 +44,7 @@ from testbed.results import (
 from testbed.schema import Scenario
 from testbed.timeline import Interval, intervals_of, summarise
 from testbed.topology import NodeKind
-from traffic.bounds import ETHERNET_OVERHEAD, PACKET_HEADERS
+from traffic.codec import FRAME_OVERHEAD, PACKET_HEADERS
 from traffic.nic import is_data_opcode
 from traffic.rank import ConnectionReport
 from traffic.server import PortReport, RankReport
@@ -368,7 +368,7 @@ def _nic_counters(m: Measurements, report: PortReport, sent: int) -> NicCounters
 
 def _fidelity(scenario: Scenario, m: Measurements, ledger: Ledger) -> Fidelity:
     rate = max(i.rate for i in m.topology.interfaces.values())
-    frame = scenario.nic.path_mtu + PACKET_HEADERS + ETHERNET_OVERHEAD
+    frame = scenario.nic.path_mtu + PACKET_HEADERS + FRAME_OVERHEAD
     nics = [port for report in m.reports for port in report.ports]
     sockets = {port.interface: port.socket_drops for port in nics if port.socket_drops}
     if m.forwarding_drops:

@@ -5,33 +5,34 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from traffic.codec import FRAME_OVERHEAD
+from traffic.codec import FRAME_OVERHEAD, PACKET_HEADERS
 from traffic.nvlink import NvlinkSettings
+from traffic.opcodes import IMMEDIATE_LENGTH, RETH_LENGTH
 from traffic.plan import Op, OpKind, Plan
 from traffic.schedule import execution_order, match_messages
 
-ETHERNET_OVERHEAD = FRAME_OVERHEAD
-"""Preamble and start 8, frame check sequence 4, gap 12 bytes (IEEE 802.3)."""
 
-PACKET_HEADERS = 14 + 20 + 8 + 12 + 4
-"""Ethernet, IPv4, UDP, BTH and ICRC, in bytes."""
+def message_bytes(length: int, path_mtu: int, extensions: int) -> int:
+    """Bytes that a message occupies on a link: pad, and headers and gap of every packet, included.
 
-_RETH = 16
-_IMMEDIATE = 4
+    ``extensions`` are the bytes of headers that it has once, RETH and immediate data.
+    """
+    packets = max(1, math.ceil(length / path_mtu))
+    return length + -length % 4 + packets * (PACKET_HEADERS + FRAME_OVERHEAD) + extensions
 
 
 def wire_bytes(op: Op, path_mtu: int) -> int:
-    """Bytes that a SEND's message occupies on a link, all headers, pad and gaps included."""
-    packets = max(1, math.ceil(op.length / path_mtu))
-    total = op.length + (-op.length) % 4 + packets * (PACKET_HEADERS + ETHERNET_OVERHEAD)
+    """Bytes that a SEND's message occupies on a link."""
+    extensions = 0
     if op.operation is not None:
-        total += _RETH * op.operation.is_write + _IMMEDIATE * op.operation.has_immediate
-    return total
+        extensions += RETH_LENGTH * op.operation.is_write
+        extensions += IMMEDIATE_LENGTH * op.operation.has_immediate
+    return message_bytes(op.length, path_mtu, extensions)
 
 
 def payload_rate(link_rate: float, path_mtu: int) -> float:
     """Payload in bit/s of a link of ``link_rate`` bit/s that carries full middle packets only."""
-    return link_rate * path_mtu / (path_mtu + PACKET_HEADERS + ETHERNET_OVERHEAD)
+    return link_rate * path_mtu / (path_mtu + PACKET_HEADERS + FRAME_OVERHEAD)
 
 
 def lower_bound(

@@ -28,8 +28,6 @@ FRAME_OVERHEAD: Final = 24
 (IEEE 802.3)."""
 MIN_FRAME: Final = 60
 """Shortest Ethernet frame without its FCS; what is shorter is padded on the wire."""
-ECN_CE: Final = 3
-"""ECN codepoint "congestion experienced" (RFC 3168)."""
 ACK_REQUEST: Final = 1 << 31
 """AckReq, in the word of the BTH that ends with the PSN."""
 MIGRATION_REQUEST: Final = 1 << 22
@@ -39,7 +37,8 @@ _IP: Final = 14
 _UDP: Final = 34
 _BTH: Final = 42
 _BODY: Final = 54
-_MIN_LENGTH: Final = _BODY + ICRC_LENGTH
+PACKET_HEADERS: Final = _BODY + ICRC_LENGTH
+"""Bytes of a frame that every packet has: Ethernet, IPv4, UDP, BTH and ICRC."""
 _MASKED_BYTE: Final = _BTH + 4
 
 _HEADERS: Final = struct.Struct(">12xH BBHHHBBH II HHHH III")
@@ -136,7 +135,7 @@ def parse(frame: bytes | bytearray | memoryview, *, check_icrc: bool = True) -> 
     verified: switches do that at each hop, and the ICRC protects what is not meant to change.
     """
     length = len(frame)
-    if length < _MIN_LENGTH:
+    if length < PACKET_HEADERS:
         _refuse_truncated(frame)
         return None
     (

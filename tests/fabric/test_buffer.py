@@ -8,7 +8,7 @@ import pytest
 
 from testbed.results import RunResult
 from tests.fabric.scenario_runner import ScenarioRunner, assert_close, only_variant
-from traffic.bounds import PACKET_HEADERS
+from traffic.codec import PACKET_HEADERS
 
 pytestmark = [pytest.mark.fabric, pytest.mark.alone]
 

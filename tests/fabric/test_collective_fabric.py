@@ -12,7 +12,7 @@ from testbed.results import RunResult, VariantResult
 from testbed.scenario import build_topology
 from testbed.schema import Scenario
 from tests.fabric.scenario_runner import ScenarioRunner, assert_close
-from traffic.bounds import PACKET_HEADERS
+from traffic.codec import PACKET_HEADERS
 from traffic.collectives.algorithms import algorithms_for, create_algorithm
 from traffic.collectives.request import Collective, CollectiveRequest
 from traffic.workloads.collective import CollectiveParameters, schedule_of

@@ -9,7 +9,8 @@ import pytest
 
 from testbed.results import PsnTrace, RunResult
 from tests.fabric.scenario_runner import ScenarioRunner, ToleranceMissed, assert_close, only_variant
-from traffic.bounds import ETHERNET_OVERHEAD, PACKET_HEADERS, payload_rate
+from traffic.bounds import payload_rate
+from traffic.codec import FRAME_OVERHEAD, PACKET_HEADERS
 
 pytestmark = [pytest.mark.fabric, pytest.mark.alone]
 
@@ -70,8 +71,8 @@ def test_a_standing_queue_delays_by_its_depth(run: ScenarioRunner, depth: int) -
         delays = _delays_in_standing_queue(variant.psn_trace)
         assert len(delays) > sent / 8
         frames = depth // frame
-        expected = frames * (frame + ETHERNET_OVERHEAD) * 8 / uplink_rate
-        expected += (frame + ETHERNET_OVERHEAD) * 8 / LINK_RATE  # into the receiver
+        expected = frames * (frame + FRAME_OVERHEAD) * 8 / uplink_rate
+        expected += (frame + FRAME_OVERHEAD) * 8 / LINK_RATE  # into the receiver
         expected += NIC_LATENCY + 3 * HOP_LATENCY
         assert_close(
             statistics.median(delays), expected, tolerance=0.03, what="one-way delay in seconds"

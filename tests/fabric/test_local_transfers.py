@@ -12,7 +12,7 @@ from testbed.results import RunResult, VariantResult
 from testbed.scenario import build_topology
 from testbed.schema import Scenario
 from tests.fabric.scenario_runner import ScenarioRunner, assert_between, only_variant
-from traffic.bounds import PACKET_HEADERS
+from traffic.codec import PACKET_HEADERS
 
 pytestmark = pytest.mark.fabric
 

@@ -21,7 +21,7 @@ from testbed.scenario import Scenario
 from testbed.topology import Topology
 from testbed.topology.base import ROCE_MTU
 from tests.isolated import isolated
-from traffic.bounds import ETHERNET_OVERHEAD
+from traffic.codec import FRAME_OVERHEAD
 
 pytestmark = [
     pytest.mark.fabric,
@@ -40,7 +40,7 @@ ATTEMPTS = 3
 
 ETHERNET_HEADER = 14
 IP_TCP_HEADERS = 20 + 20 + 12  # with timestamps
-TCP_SHARE = (ROCE_MTU - IP_TCP_HEADERS) / (ROCE_MTU + ETHERNET_HEADER + ETHERNET_OVERHEAD)
+TCP_SHARE = (ROCE_MTU - IP_TCP_HEADERS) / (ROCE_MTU + ETHERNET_HEADER + FRAME_OVERHEAD)
 """Of what a link carries, the part that is TCP's payload."""
 
 EXPECTED_RATE = LINK_RATE / DILATION * TCP_SHARE

@@ -8,7 +8,8 @@ import pytest
 
 from testbed.results import RunResult, VariantResult
 from tests.fabric.scenario_runner import ScenarioRunner, assert_close
-from traffic.bounds import PACKET_HEADERS, payload_rate
+from traffic.bounds import payload_rate
+from traffic.codec import PACKET_HEADERS
 
 pytestmark = pytest.mark.fabric
 

@@ -10,14 +10,14 @@ import pytest
 from testbed.experiment import SEND_AHEAD
 from testbed.results import RunResult, VariantResult
 from tests.fabric.scenario_runner import ScenarioRunner, assert_between, assert_close
-from traffic.bounds import ETHERNET_OVERHEAD, PACKET_HEADERS
+from traffic.codec import FRAME_OVERHEAD, PACKET_HEADERS
 from traffic.qp.timers import ack_timeout_seconds
 
 pytestmark = [pytest.mark.fabric, pytest.mark.alone]
 
 MTU = 4096
 LINK_RATE = 400e9
-FRAME_TIME = (MTU + PACKET_HEADERS + ETHERNET_OVERHEAD) * 8 / LINK_RATE
+FRAME_TIME = (MTU + PACKET_HEADERS + FRAME_OVERHEAD) * 8 / LINK_RATE
 RTT = 2 * (1e-6 + 3 * 1e-6)
 """Latency of the NICs and three switches, there and back."""
 

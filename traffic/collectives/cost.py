@@ -12,14 +12,15 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from traffic.bounds import ETHERNET_OVERHEAD, PACKET_HEADERS
+from traffic.bounds import message_bytes
 from traffic.collectives.graph import ScheduleGraph
 from traffic.collectives.request import Collective, CollectiveRequest
 from traffic.collectives.schedule import InstructionKind, Schedule
 from traffic.nvlink import NvlinkSettings
+from traffic.opcodes import IMMEDIATE_LENGTH, RETH_LENGTH
 
-_WRITE_WITH_IMM = 16 + 4
-"""RETH and immediate data, in bytes, once per message."""
+_WRITE_WITH_IMM = RETH_LENGTH + IMMEDIATE_LENGTH
+"""Bytes of headers, once per message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +40,7 @@ class CostModel:
         if local:
             return size * 8 / self.nvlink.rate
         if self.path_mtu is not None:
-            packets = max(1, math.ceil(size / self.path_mtu))
-            size += -size % 4 + packets * (PACKET_HEADERS + ETHERNET_OVERHEAD) + _WRITE_WITH_IMM
+            size = message_bytes(size, self.path_mtu, _WRITE_WITH_IMM)
         return size * 8 / self.rate
 
 

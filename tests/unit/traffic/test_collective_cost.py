@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from traffic.bounds import PACKET_HEADERS
+from traffic.codec import PACKET_HEADERS
 from traffic.collectives.algorithms import algorithms_for, create_algorithm
 from traffic.collectives.choice import DEFAULT_TABLE, AlgorithmRule, AlgorithmTable
 from traffic.collectives.cost import CostModel, estimate, lower_bound
