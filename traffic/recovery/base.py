@@ -100,6 +100,26 @@ class ResponderRecovery(ABC):
         """How many packets are being held."""
 
 
+class HoldsNothing(ResponderRecovery):
+    """The half of responders that keep no packet. ``waiting`` begins in ``on_out_of_order``."""
+
+    __slots__ = ()
+
+    def release(self, expected: int) -> Packet | None:
+        """Nothing is held; the expected packet has come, so that the gap is closed."""
+        self.waiting = False
+        return None
+
+    def report(self) -> bytes:
+        """No details."""
+        return b""
+
+    @property
+    def held(self) -> int:
+        """Always 0."""
+        return 0
+
+
 @dataclass(frozen=True, slots=True)
 class Recovery:
     """A strategy: its name, the transport services it serves, and how to make its two halves."""

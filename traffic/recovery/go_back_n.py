@@ -13,10 +13,10 @@ from __future__ import annotations
 
 from traffic.codec import Packet
 from traffic.recovery.base import (
+    HoldsNothing,
     OutOfOrder,
     Recovery,
     RequesterRecovery,
-    ResponderRecovery,
     register_recovery,
 )
 from traffic.verbs import QpType
@@ -61,8 +61,8 @@ class GoBackNRequester(RequesterRecovery):
         return psn
 
 
-class GoBackNResponder(ResponderRecovery):
-    """Holds nothing. ``waiting`` means that the NAK for the open gap has been sent."""
+class GoBackNResponder(HoldsNothing):
+    """``waiting`` means that the NAK for the open gap has been sent."""
 
     __slots__ = ()
 
@@ -75,20 +75,6 @@ class GoBackNResponder(ResponderRecovery):
             return self._SILENCE
         self.waiting = True
         return self._NAK
-
-    def release(self, expected: int) -> Packet | None:
-        """The expected packet has come: the next gap gets a NAK of its own."""
-        self.waiting = False
-        return None
-
-    def report(self) -> bytes:
-        """No details."""
-        return b""
-
-    @property
-    def held(self) -> int:
-        """Always 0."""
-        return 0
 
 
 register_recovery(Recovery("go-back-n", frozenset({QpType.RC}), GoBackNRequester, GoBackNResponder))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from traffic.codec import Packet
 from traffic.recovery.base import (
+    HoldsNothing,
     OutOfOrder,
     Recovery,
     RequesterRecovery,
-    ResponderRecovery,
     register_recovery,
 )
 from traffic.verbs import QpType
@@ -35,7 +35,7 @@ class NoRequesterRecovery(RequesterRecovery):
         raise RuntimeError("an unreliable connection retransmits nothing")
 
 
-class NoResponderRecovery(ResponderRecovery):
+class NoResponderRecovery(HoldsNothing):
     """Drops what comes out of order; the responder itself looks for the next message."""
 
     __slots__ = ()
@@ -43,19 +43,6 @@ class NoResponderRecovery(ResponderRecovery):
     def on_out_of_order(self, expected: int, psn: int, packet: Packet) -> OutOfOrder:
         """Neither hold nor answer it."""
         return OutOfOrder(held=False, duplicate=False, nak=None)
-
-    def release(self, expected: int) -> Packet | None:
-        """Nothing is held."""
-        return None
-
-    def report(self) -> bytes:
-        """No details."""
-        return b""
-
-    @property
-    def held(self) -> int:
-        """Always 0."""
-        return 0
 
 
 register_recovery(
