@@ -108,7 +108,8 @@ def collect(
 
 def rank_intervals(m: Measurements) -> dict[int, list[Interval]]:
     """What was under way at each rank, and when."""
-    return intervals_of(m.plan, {report.rank: report.timeline for report in m.reports})
+    timelines = {report.rank: report.timeline for report in m.reports}
+    return intervals_of(m.plan, timelines, end=m.end_time)
 
 
 def most_retransmitting_flow(m: Measurements) -> int:

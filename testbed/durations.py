@@ -88,10 +88,15 @@ def collective_result(
 
 
 def traffic_span(m: Measurements, flows: list[FlowResult]) -> float:
-    """Seconds from the first to the last event of the traffic, computations included."""
+    """Seconds from the first to the last event of the traffic, computations included.
+
+    What failed, or did not come to its end, lasted as long as the run.
+    """
+    finishes = [flow.finish for flow in flows if flow.finish is not None and not flow.failed]
+    if len(finishes) < len(flows) or not flows:
+        return m.end_time - _begin(m, flows)
     _, end = _beside_the_network(m, with_compute=True)
-    finishes = [flow.finish for flow in flows if flow.finish is not None]
-    return (max(*finishes, end) if finishes else m.end_time) - _begin(m, flows)
+    return max(*finishes, end) - _begin(m, flows)
 
 
 def _begin(m: Measurements, flows: list[FlowResult]) -> float:

@@ -79,17 +79,23 @@ def queue_finding(result: RunResult) -> str:
 
 def psn_finding(result: RunResult) -> str:
     """How many packets of the traced queue pair were lost and how many were sent again."""
-    parts = []
+    parts, calm = [], []
     for variant in result.variants:
         if variant.psn_trace is None:
             continue
         events = variant.psn_trace.events
         lost, resent = events.count("drop"), events.count("resend")
         timeouts = events.count("timeout")
+        if not (lost or resent or timeouts):
+            calm.append(variant.name)
+            continue
         waits = f" and {plural(timeouts, 'timeout')}" if timeouts else ""
         parts.append(f"{variant.name} sends {resent:,} again for {lost:,} lost{waits}")
+    none = "none is lost or sent again"
     if not parts:
-        return "No queue pair was traced"
+        return f"Of one QP's packets {none}" if calm else "No queue pair was traced"
+    if calm:
+        parts.append(f"with {' and '.join(calm)} {none}")
     return "Of one QP's packets, " + "; ".join(parts)
 
 
@@ -99,6 +105,11 @@ def completion_finding(result: RunResult) -> str:
     medians = [_number(variant, "completion_time_median") for variant in result.variants]
     slowest = [_number(variant, "completion_time_max") for variant in result.variants]
     if len(names) == 1:
+        if any(flow.failed for flow in result.variants[0].flows):
+            return (
+                f"Of the flows that complete, half take {format_quantity(medians[0], 's')} or "
+                f"less, the slowest {format_quantity(slowest[0], 's')}"
+            )
         return (
             f"Half of the flows finish within {format_quantity(medians[0], 's')}, "
             f"the last within {format_quantity(slowest[0], 's')}"

@@ -70,12 +70,9 @@ def render(result: RunResult, charts: Mapping[str, Path]) -> str:
     by_name = {variant.name: variant for variant in result.variants}
     sweep = whole_table(result) if is_sweep(result) else []
     grid = None if sweep else grid_of(result)
-    sentences = [make(result) for name, (make, _) in _CHARTS.items() if _told(name, charts)]
-    sentences += [
-        findings.reordering_finding(result),
-        findings.waiting_finding(result),
-        findings.failure_finding(result),
-    ]
+    sentences = [findings.failure_finding(result)]
+    sentences += [make(result) for name, (make, _) in _CHARTS.items() if _told(name, charts)]
+    sentences += [findings.reordering_finding(result), findings.waiting_finding(result)]
     return environment.get_template(TEMPLATE).render(
         result=result,
         met=sum(expectation.met for expectation in result.expectations),

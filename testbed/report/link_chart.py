@@ -37,6 +37,7 @@ def link_chart(result: RunResult) -> Any | None:
         height=1.15 * len(variants) + 0.75,
     )
     panels = sheet.panels(len(variants) * len(layers))
+    same = all(_places_of(variant) == _places_of(variants[-1]) for variant in variants)
     for column, layer in enumerate(layers):
         loads = [links(variant, *layer) for variant in variants]
         peak = max((port.data_bytes for ports in loads for port in ports), default=0)
@@ -49,8 +50,10 @@ def link_chart(result: RunResult) -> Any | None:
             _name(ax, variant, ports)
             ax.set_ylabel(scale.label)
             most = MOST_LABELS // len(layers)
-            _name_switches(ax, ports, most=most, last=row == len(variants) - 1)
-    sheet.place(left=0.07, right=0.985, hspace=0.38, wspace=0.14, bottom=0.34)
+            named = row == len(variants) - 1 or not same
+            _name_switches(ax, ports, most=most, named=named)
+    hspace = 0.38 if same else 0.62
+    sheet.place(left=0.07, right=0.985, hspace=hspace, wspace=0.14, bottom=0.34)
     return sheet.figure
 
 
@@ -124,8 +127,13 @@ def _places(ports: Sequence[PortResult]) -> list[float]:
     return places
 
 
-def _name_switches(ax: Any, ports: Sequence[PortResult], *, most: int, last: bool) -> None:
-    """A switch's name below the middle of its bars, on the lowest panel of a column."""
+def _places_of(variant: VariantResult) -> list[list[str]]:
+    """By layer, the switch of each bar."""
+    return [[switch_of(port) for port in links(variant, *layer)] for layer in LAYERS]
+
+
+def _name_switches(ax: Any, ports: Sequence[PortResult], *, most: int, named: bool) -> None:
+    """A switch's name below the middle of its bars, unless a lower panel has the same names."""
     middles, names = [], []
     pairs = zip(_places(ports), map(switch_of, ports), strict=True)
     for name, group in groupby(pairs, key=lambda pair: pair[1]):
@@ -133,5 +141,5 @@ def _name_switches(ax: Any, ports: Sequence[PortResult], *, most: int, last: boo
         middles.append((places[0] + places[-1]) / 2)
         names.append(name)
     step = max(1, -(-len(names) // most))
-    ax.set_xticks(middles[::step], names[::step] if last else [], fontsize=8.5)
+    ax.set_xticks(middles[::step], names[::step] if named else [], fontsize=8.5)
     ax.tick_params(axis="x", length=0)

@@ -150,7 +150,7 @@ def _print_causes(result: RunResult, console: Console) -> None:
         findings.waiting_finding(result),
     ]
     if shows_links(result):
-        sentences.insert(0, findings.link_finding(result))
+        sentences.insert(1, findings.link_finding(result))
     for sentence in sentences:
         if sentence:
             _say(textwrap.fill(f"{sentence}.", COLUMNS, break_on_hyphens=False), console)

@@ -194,7 +194,12 @@ METRICS: dict[str, MetricInfo] = {
     "completion_time_max": MetricInfo(
         "s", "longest time from a flow's start to its completion", "lower", _completion_time_max
     ),
-    "duration": MetricInfo("s", "from the first start to the last completion", "lower", _duration),
+    "duration": MetricInfo(
+        "s",
+        "from the first start to the last completion, or to the end if flows fail",
+        "lower",
+        _duration,
+    ),
     "lower_bound": MetricInfo(
         "s", "least duration that the links allow", "none", lambda v: v.lower_bound
     ),

@@ -39,10 +39,15 @@ class Interval:
     finished: bool = True
 
 
-def intervals_of(plan: Plan, timelines: Mapping[int, Timeline]) -> dict[int, list[Interval]]:
-    """By rank, for those that have a timeline: what began, in the order of the plan."""
+def intervals_of(
+    plan: Plan, timelines: Mapping[int, Timeline], *, end: float = -math.inf
+) -> dict[int, list[Interval]]:
+    """By rank, for those that have a timeline: what began, in the order of the plan.
+
+    ``end`` is when the run was over, if that was later than the last thing that began or finished.
+    """
     senders = match_messages(plan)
-    end = max((_last(timeline) for timeline in timelines.values()), default=0.0)
+    end = max(end, *map(_last, timelines.values())) if timelines else end
     found = {}
     for rank, timeline in timelines.items():
         own = found[rank] = list[Interval]()

@@ -157,6 +157,19 @@ def test_psn_finding_counts_what_the_trace_shows(result):
     assert findings.psn_finding(untraced) == "No queue pair was traced"
 
 
+def test_psn_finding_of_a_queue_pair_without_losses(result):
+    first, second = result.variants
+    kept = [i for i, e in enumerate(second.psn_trace.events) if e in ("send", "receive")]
+    columns = ("times", "psns", "events")
+    calm = {name: [getattr(second.psn_trace, name)[i] for i in kept] for name in columns}
+    calm = variant_with(second, psn_trace=second.psn_trace.model_copy(update=calm))
+    text = findings.psn_finding(result_with(result, calm))
+    assert text == "Of one QP's packets none is lost or sent again"
+    text = findings.psn_finding(result_with(result, first, calm))
+    assert text.startswith("Of one QP's packets, go-back-n sends ")
+    assert text.endswith("; with selective-repeat none is lost or sent again")
+
+
 def test_waiting_finding_compares_timeouts_with_the_time_of_the_slowest_flow(result):
     def waits(timeouts, finish, queue_pairs=1, **other):
         flow = FlowResult(index=0, source_rank=1, destination_rank=0, bytes=10, messages=1,

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import io
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
 from synthetic import run_result
 
+from testbed.durations import traffic_span
 from testbed.report import tables
 from testbed.report.charts import queue_chart
-from testbed.report.findings import failure_finding
+from testbed.report.findings import completion_finding, failure_finding
+from testbed.report.html import render
 from testbed.report.terminal import print_summary
 from testbed.results import FaultRecord, FlowResult, RunResult
 
@@ -84,3 +87,22 @@ def test_faults_are_marked_in_the_queue_chart_and_reactions_are_not() -> None:
     texts = [text.get_text().strip() for ax in figure.axes for text in ax.texts]
     assert texts.count("switch down leaf1") == 1
     assert not any("entries in force" in text for text in texts)
+
+
+def test_a_run_whose_flows_fail_lasts_to_its_end() -> None:
+    """A flow that gave up after seconds is not fast because another was complete before."""
+    good, bad = failing(["IBV_WC_RETRY_EXC_ERR"], [CUT]).variants[0].flows
+    good = good.model_copy(update={"start": 1e-6, "finish": 5e-6})
+    bad = bad.model_copy(update={"start": 2e-6})
+    nothing_else = SimpleNamespace(end_time=2e-3, reports=[])
+    assert traffic_span(nothing_else, [good]) == pytest.approx(4e-6)
+    assert traffic_span(nothing_else, [good, bad]) == pytest.approx(2e-3 - 1e-6)
+
+
+def test_failures_are_the_first_finding_and_no_flow_is_said_to_be_the_last() -> None:
+    result = failing(["IBV_WC_RETRY_EXC_ERR"], [CUT])
+    page = render(result, {})
+    failed, others = page.index("1 of 2 flows failed"), page.index("Goodput is")
+    assert page.index("Findings") < failed < others
+    assert "the last" not in completion_finding(result)
+    assert "Of the flows that complete, half take" in completion_finding(result)

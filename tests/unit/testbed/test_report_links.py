@@ -259,3 +259,18 @@ def test_flows_of_many_ways_say_so(two):
         update={"flows": [flow.model_copy(update={"paths": ways})]}
     )
     assert tables.flows(variant, limit=1).rows[0][-1] == " ".join(flow.path) + ", and 1 more"
+
+
+def test_switches_are_named_below_every_panel_that_has_others(two):
+    def names(result) -> list[list[str]]:
+        figure = link_chart(result)
+        return [[tick.get_text() for tick in ax.get_xticklabels()] for ax in figure.axes]
+
+    ecmp, static = two.variants
+    assert [bool(any(found)) for found in names(two)] == [False, True]
+    small = static.model_copy(
+        update={"ports": [port for port in static.ports if switch_of(port) != "leaf1"]}
+    )
+    other = two.model_copy(update={"variants": [small, ecmp]})
+    assert "leaf1" not in names(other)[0] and "leaf1" in names(other)[1]
+    assert all(any(found) for found in names(other))

@@ -109,6 +109,8 @@ def test_what_did_not_end_lasts_to_the_end_and_what_did_not_begin_is_not_there()
     assert [(i.begin, i.end, i.finished) for i in found[0]] == [(0, 4, True), (4, 4, False)]
     assert [(i.begin, i.end, i.finished) for i in found[1]] == [(4, 4, False)]
     assert summarise({0: [], 1: []}) is None
+    failed = intervals_of(plan, timelines, end=9.0)
+    assert [(i.begin, i.end, i.finished) for i in failed[0]] == [(0, 4, True), (4, 9, False)]
 
 
 @EXECUTED
