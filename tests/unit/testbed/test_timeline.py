@@ -71,7 +71,9 @@ def executed(kind: str) -> tuple[Plan, dict[int, Timeline]]:
             scale=0.2, micro_batches=4, pp=4, utilisation=0.05,
         )  # fmt: skip
     else:
-        parameters = workload.Parameters(collective="all-reduce", algorithm=kind, size=2**18)
+        parameters = workload.Parameters(
+            collective="all-reduce", algorithm=kind, size=2**18, gpus_per_server=1
+        )
     locations = [RankLocation(server=f"server{rank // 2 + 1}") for rank in range(8)]
     plan = workload.plan(parameters, world_size=8, seed=1, locations=locations)
     world = World(plan)
