@@ -33,6 +33,11 @@ UTILISATION = 0.66
 """Share of all cores that the traffic may need on average, at those costs; it needs less for each
 packet when it comes to more, so this is no saturation yet."""
 
+SHARED_MARGIN = 1.25
+"""What the dilation is multiplied by, for the load's sake, where many variants have one in common:
+the worst of them decides on the verdict. A single long one is as slow as it needs to be on
+average."""
+
 WAKEUP_LATENCY = 0.005
 """Wall seconds by which a process may be late on a loaded machine."""
 
@@ -112,14 +117,17 @@ def choose_dilation(
     unit: float,
     cores: int | None = None,
     others: float = 0.0,
+    margin: float = 1.0,
 ) -> float:
     """The dilation for a machine whose unit takes ``unit`` seconds; two digits, rounded up.
 
-    ``others`` is the ``fastest_time`` of what shares the wall time with this plan.
+    ``others`` is the ``fastest_time`` of what shares the wall time with this plan. The load may
+    be ``margin`` times as much as it is thought to be.
     """
     cores = cores or len(os.sched_getaffinity(0))
     slowness = unit / REFERENCE_SECONDS
-    by_load = cpu_per_emulated_second(plan, topology, path_mtu) * slowness / (cores * UTILISATION)
+    load = margin * cpu_per_emulated_second(plan, topology, path_mtu)
+    by_load = load * slowness / (cores * UTILISATION)
     by_latency = WAKEUP_LATENCY * slowness / (RTT_SHARE * base_rtt(topology, plan))
     k = max(by_load, by_latency, 1.0)
     fastest = fastest_time(plan, topology, path_mtu=path_mtu) + others

@@ -6,6 +6,7 @@ import pytest
 
 from testbed.calibration import (
     RTT_SHARE,
+    SHARED_MARGIN,
     UTILISATION,
     WAKEUP_LATENCY,
     base_rtt,
@@ -49,6 +50,15 @@ def test_the_chosen_dilation_leaves_the_cores_the_promised_share():
     k = choose_dilation(plan, topology, path_mtu=4096, unit=REFERENCE_SECONDS, cores=2)
     assert cpu_per_emulated_second(plan, topology, 4096) / k <= 2 * UTILISATION
     assert WAKEUP_LATENCY / k <= RTT_SHARE * base_rtt(topology, plan) * 1.0001
+
+
+def test_a_margin_is_for_the_load():
+    plan, topology = make()
+    plain, safe = (
+        choose_dilation(plan, topology, path_mtu=4096, unit=1e-6, cores=2, margin=margin)
+        for margin in (1.0, SHARED_MARGIN)
+    )
+    assert safe == pytest.approx(SHARED_MARGIN * plain, rel=0.05)
 
 
 def test_computations_do_not_count_because_their_time_is_skipped():
