@@ -31,3 +31,4 @@ OutputOption = Annotated[Path, typer.Option("--output", metavar="DIRECTORY", hel
 QuietOption = Annotated[
     bool, typer.Option("--quiet", "-q", help="No progress, one line at the end.")
 ]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")]

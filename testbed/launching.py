@@ -51,6 +51,15 @@ class CommandError(Exception):
         self.status = status
 
 
+@contextmanager
+def usage_errors(*kinds: type[Exception]) -> Iterator[None]:
+    """Errors of these kinds are the user's: their text, and the status for wrong usage."""
+    try:
+        yield
+    except kinds as error:
+        raise CommandError(str(error), ExitStatus.USAGE) from error
+
+
 def silence_stdout() -> None:
     """Whoever read our output has left; give the interpreter nothing to flush at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -59,7 +68,7 @@ def silence_stdout() -> None:
 def complain(message: str, status: int) -> int:
     """Say in one line what is wrong; returns the status."""
     text = "".join(c if c.isprintable() else repr(c)[1:-1] for c in " ".join(message.split()))
-    with contextlib.suppress(BrokenPipeError):
+    with contextlib.suppress(BrokenPipeError):  # nobody listens; the status says it
         print(f"rocelab: {text}", file=sys.stderr)
     return int(status)
 
@@ -108,10 +117,8 @@ def require_memory(scenario: Scenario, variants: tuple[str, ...]) -> None:
 
 def new_run_directory(output: Path, name: str) -> Path:
     """A directory for a run that starts now. Raises CommandError."""
-    try:
+    with usage_errors(OutputError):
         return create_run_directory(output, name, datetime.now())
-    except OutputError as error:
-        raise CommandError(str(error), ExitStatus.USAGE) from error
 
 
 def isolated(function: Callable[[], int], directory: Path) -> int:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from testbed.arguments import DilationOption, OutputOption, SetOption
+from testbed.arguments import DilationOption, JsonOption, OutputOption, SetOption
 from testbed.launching import (
     CommandError,
     errors_logged,
@@ -17,11 +17,12 @@ from testbed.launching import (
     new_run_directory,
     require_machine,
     require_memory,
+    usage_errors,
 )
+from testbed.loading import assignments
 from testbed.options import ExitStatus, RunOptions
 
 if TYPE_CHECKING:
-    from testbed.coll.sweep import Sweep
     from testbed.progress import ProgressReporter
     from testbed.results import RunResult
     from testbed.schema import Scenario
@@ -29,61 +30,73 @@ if TYPE_CHECKING:
 _SIZES = ("--min", "--max", "--factor")
 
 
+OperationArgument = Annotated[
+    str, typer.Argument(metavar="OPERATION", help="all-reduce, all-to-all, broadcast, …")
+]
+FabricArgument = Annotated[
+    str | None,
+    typer.Argument(metavar="[SCENARIO]", help="Whose fabric, NICs and routing to use."),
+]
+MinOption = Annotated[
+    str | None, typer.Option("--min", metavar="SIZE", help="First size, 8K by default.")
+]
+MaxOption = Annotated[
+    str | None, typer.Option("--max", metavar="SIZE", help="Last size, 64M by default.")
+]
+FactorOption = Annotated[
+    float | None, typer.Option("--factor", metavar="N", help="Between sizes, 2 by default.")
+]
+SizesOption = Annotated[
+    str | None, typer.Option("--sizes", metavar="SIZE,…", help="These, instead of a range.")
+]
+AlgorithmOption = Annotated[
+    str, typer.Option("--algorithm", metavar="auto|NAME,…", help="A table for each.")
+]
+ChannelsOption = Annotated[
+    int, typer.Option("--channels", metavar="N", help="Parts worked on side by side.")
+]
+DtypeOption = Annotated[
+    str, typer.Option("--dtype", metavar="TYPE", help="float32, float16 or int32.")
+]
+ReductionOption = Annotated[str, typer.Option("--op", metavar="sum|max", help="Reduction.")]
+TopologyOption = Annotated[
+    str | None,
+    typer.Option("--topology", metavar="KIND", help="As it is by default; leaf-spine."),
+]
+IterationsOption = Annotated[
+    int, typer.Option("--iterations", metavar="N", min=1, help="Time is their mean.")
+]
+NoProgressOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
+
+
 def coll(
-    operation: Annotated[
-        str, typer.Argument(metavar="OPERATION", help="all-reduce, all-to-all, broadcast, …")
-    ],
-    scenario: Annotated[
-        str | None,
-        typer.Argument(metavar="[SCENARIO]", help="Whose fabric, NICs and routing to use."),
-    ] = None,
-    least: Annotated[
-        str | None, typer.Option("--min", metavar="SIZE", help="First size, 8K by default.")
-    ] = None,
-    most: Annotated[
-        str | None, typer.Option("--max", metavar="SIZE", help="Last size, 64M by default.")
-    ] = None,
-    factor: Annotated[
-        float | None, typer.Option("--factor", metavar="N", help="Between sizes, 2 by default.")
-    ] = None,
-    sizes: Annotated[
-        str | None, typer.Option("--sizes", metavar="SIZE,…", help="These, instead of a range.")
-    ] = None,
-    algorithm: Annotated[
-        str, typer.Option("--algorithm", metavar="auto|NAME,…", help="A table for each.")
-    ] = "auto",
-    channels: Annotated[
-        int, typer.Option("--channels", metavar="N", help="Parts worked on side by side.")
-    ] = 1,
-    dtype: Annotated[
-        str, typer.Option("--dtype", metavar="TYPE", help="float32, float16 or int32.")
-    ] = "float32",
-    reduction: Annotated[str, typer.Option("--op", metavar="sum|max", help="Reduction.")] = "sum",
-    topology: Annotated[
-        str | None,
-        typer.Option("--topology", metavar="KIND", help="As it is by default; leaf-spine."),
-    ] = None,
+    operation: OperationArgument,
+    scenario: FabricArgument = None,
+    least: MinOption = None,
+    most: MaxOption = None,
+    factor: FactorOption = None,
+    sizes: SizesOption = None,
+    algorithm: AlgorithmOption = "auto",
+    channels: ChannelsOption = 1,
+    dtype: DtypeOption = "float32",
+    reduction: ReductionOption = "sum",
+    topology: TopologyOption = None,
     set_: SetOption = None,
-    iterations: Annotated[
-        int, typer.Option("--iterations", metavar="N", min=1, help="Time is their mean.")
-    ] = 1,
+    iterations: IterationsOption = 1,
     dilation: DilationOption = None,
     output: OutputOption = Path("runs"),
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")] = False,
+    quiet: NoProgressOption = False,
+    json: JsonOption = False,
 ) -> int:
     """Measure a collective over a range of sizes and print nccl-tests' table (needs root).
 
     In sizes K, M and G are 1024, 1024² and 1024³ bytes, as in nccl-tests. Status: as for run.
     """
     from testbed.coll.sweep import Sweep
-    from testbed.progress import create_progress
+    from testbed.scenario import ScenarioError
 
     if scenario is not None and topology is not None:
         raise CommandError("--topology goes without a SCENARIO", ExitStatus.USAGE)
-    assignments = list(set_ or [])
-    if dilation is not None:
-        assignments.append(f"dilation={dilation}")
     sweep = Sweep(
         operation=operation.replace("_", "-"),
         sizes=_sizes(least, most, factor, sizes),
@@ -93,19 +106,30 @@ def coll(
         reduction=reduction,
         base=scenario,
         topology=topology or "leaf-spine",
-        settings=assignments,
+        settings=assignments(set_, dilation),
     )
-    loaded = _scenario(sweep)
-    variants = tuple(variant.name for variant in loaded.variants)
+    with usage_errors(ScenarioError):
+        loaded = sweep.scenario()
+    return _measure(loaded, output, iterations, quiet=quiet, as_json=json)
+
+
+def _measure(
+    scenario: Scenario, output: Path, iterations: int, *, quiet: bool, as_json: bool
+) -> int:
+    from testbed.progress import create_progress
+
+    variants = tuple(variant.name for variant in scenario.variants)
     require_machine()
-    require_memory(loaded, variants)
-    progress = create_progress(sys.stderr, quiet=quiet or json, transient=True)
-    directory = new_run_directory(output, loaded.name)
+    require_memory(scenario, variants)
+    progress = create_progress(sys.stderr, quiet=quiet or as_json, transient=True)
+    directory = new_run_directory(output, scenario.name)
     options = RunOptions(
         directory=directory, variants=variants, iterations=iterations, keep_fabric=True
     )
-    status = isolated(lambda: _run_inside(loaded, options, progress, table=not json), directory)
-    return finish(status, directory, lambda r: _print_end(r, directory), as_json=json)
+    status = isolated(
+        lambda: _run_inside(scenario, options, progress, table=not as_json), directory
+    )
+    return finish(status, directory, lambda r: _print_end(r, directory), as_json=as_json)
 
 
 def _sizes(
@@ -113,7 +137,7 @@ def _sizes(
 ) -> tuple[int, ...]:
     from testbed.coll.sizes import distinct, size_range
 
-    try:
+    with usage_errors(ValueError):
         if sizes is not None:
             for name, value in zip(_SIZES, (least, most, factor), strict=True):
                 if value is not None:
@@ -124,8 +148,6 @@ def _sizes(
             _size("--max", most or "64M"),
             2.0 if factor is None else factor,
         )
-    except ValueError as error:
-        raise CommandError(str(error), ExitStatus.USAGE) from error
 
 
 def _size(option: str, text: str) -> int:
@@ -135,15 +157,6 @@ def _size(option: str, text: str) -> int:
         return parse_nccl_size(text)
     except ValueError as error:
         raise ValueError(f"{option}: {error}") from error
-
-
-def _scenario(sweep: Sweep) -> Scenario:
-    from testbed.scenario import ScenarioError
-
-    try:
-        return sweep.scenario()
-    except ScenarioError as error:
-        raise CommandError(str(error), ExitStatus.USAGE) from error
 
 
 def _run_inside(
