@@ -297,8 +297,9 @@ class Experiment:
             probe = Prober(self.fabric, self._plan, paths).run()
         except ProbeError as error:
             return [f"after the faults: {error}"]
+        last = max([end, *(record.time for record in agent.records)])
         agent.records.append(
-            FaultRecord(end, "paths as predicted", f"{probe.probes} ways", reaction=True)
+            FaultRecord(last, "paths as predicted", f"{probe.probes} ways", reaction=True)
         )
         return []
 

@@ -211,8 +211,8 @@ def _slow_link(topology: Topology, position: int, fault: SlowFault) -> str:
     built = topology.interfaces[link].rate
     if fault.rate > built:
         raise FaultError(
-            f"slow.{position}.rate: {fault.rate:g} bit/s is above what the link was built to; "
-            f"allowed: at most {built:g} bit/s"
+            f"slow.{position}.rate: {fault.rate / 1e9:g} Gb/s is above what the link was built "
+            f"to; allowed: at most {built / 1e9:g} Gb/s"
         )
     return link
 

@@ -78,4 +78,4 @@ def suggestion(word: str, allowed: Iterable[str]) -> str:
     names = sorted(allowed)
     close = difflib.get_close_matches(word, names, n=1)
     hint = f"did you mean {close[0]!r}? " if close else ""
-    return f"{hint}allowed: {', '.join(names)}"
+    return f"{hint}allowed: {', '.join(names) or 'none'}"

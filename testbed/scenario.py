@@ -55,6 +55,8 @@ WALL_RATE_LIMIT = 8.0
 
 _VALUE_LIMIT = 60
 _LONG_WORD = re.compile(rf"\S{{{_VALUE_LIMIT + 1},}}")
+_IN_YAML = (("a valid tuple", "a list"), ("a valid boolean", "true or false"))
+"""What pydantic calls some types, and what a scenario's file has for them."""
 _FIXED_IN_VARIANTS = frozenset({"name", "description", "variants", "expect"})
 
 
@@ -290,6 +292,8 @@ def _describe(details: ErrorDetails) -> str:
         message = "unknown field"
     elif kind != "value_error":  # pydantic's own messages leave out the value
         message = message.replace("Input should be", "must be")
+        for python, yaml in _IN_YAML:
+            message = message.replace(python, yaml)
         message = f"{_short(repr(details['input']))} {message[0].lower()}{message[1:]}"
     return f"{'.'.join(location) or 'scenario'}: {' '.join(message.split())}"
 

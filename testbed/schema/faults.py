@@ -12,6 +12,10 @@ from testbed.schema.values import Integer, Real
 from testbed.units import BitRate, Duration
 
 
+def _in_us(seconds: float) -> str:
+    return f"{seconds * 1e6:g} us"
+
+
 class DropFault(Section):
     """One entry of `faults.drop`: a data packet that the first switch discards."""
 
@@ -34,7 +38,7 @@ class _Outage(Section):
             raise PydanticCustomError(
                 "down_after_up",
                 "{up} is not after down ({down}); allowed: any later time, or null for never",
-                {"field": "up", "up": f"{self.up:g} s", "down": f"{self.down:g} s"},
+                {"field": "up", "up": _in_us(self.up), "down": _in_us(self.down)},
             )
         return self
 
@@ -106,8 +110,8 @@ class Faults(Section):
                 "{convergence} is shorter than detection ({detection}); allowed: that or longer",
                 {
                     "field": "convergence",
-                    "convergence": f"{self.convergence:g} s",
-                    "detection": f"{self.detection:g} s",
+                    "convergence": _in_us(self.convergence),
+                    "detection": _in_us(self.detection),
                 },
             )
         return self

@@ -7,14 +7,25 @@ what Meta writes as 1:7 and HPN as 7:1, and 16/18 is a leaf with spare uplinks (
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from testbed.topology.base import SWITCH_PORT_LIMIT, NodeKind, Topology, TopologyError
 from testbed.topology.builder import LEAF_LIMIT, TopologyBuilder
 
-Oversubscription = Annotated[float, Field(gt=0.01, le=1000)]
+
+def _refuse_notation(value: Any) -> Any:
+    """Who writes 1:7 may mean more below than above, as Meta does, or the opposite."""
+    if isinstance(value, str):
+        raise ValueError(
+            f"{value!r} is no number; write capacity down over capacity up: 7 is Meta's 1:7, "
+            "0.889 its 1:1.125"
+        )
+    return value
+
+
+Oversubscription = Annotated[float, BeforeValidator(_refuse_notation), Field(gt=0.01, le=1000)]
 """Pydantic field type: capacity down over capacity up."""
 
 

@@ -208,7 +208,7 @@ def test_a_controller_restart_changes_no_link() -> None:
         ({"switches": [{"switch": "server1", "down": 0}]}, "'server1' is no switch; allowed: "),
         (
             {"slow": [{"link": "leaf1-spine1", "rate": "800 Gbps"}]},
-            "slow.0.rate: 8e+11 bit/s is above what the link was built to; allowed: at most 4e+11",
+            "slow.0.rate: 800 Gb/s is above what the link was built to; allowed: at most 400 Gb/s",
         ),
     ],
 )

@@ -172,7 +172,16 @@ def test_expectations_are_judged(write) -> None:
         ("name=../evil", "name: '../evil' string should match pattern"),
         ("expect=[dropped > 1]", "expect.0: 'dropped > 1': unknown metric 'dropped'; did you mean"),
         ("expect=[x.naks > 1]", "expect.0: 'x.naks > 1': unknown variant 'x'"),
-        ("expect=naks > 1", "expect: 'naks > 1' must be a valid tuple"),
+        ("expect=naks > 1", "expect: 'naks > 1' must be a list"),
+        ("routing={scheme: static, paths: []}", "routing.paths: unknown field; allowed: none"),
+        (
+            "routing={scheme: ecmp, per_switch_seed: 3}",
+            "routing.per_switch_seed: 3 must be true or false",
+        ),
+        (
+            "topology={kind: leaf-spine, oversubscription: '1:7'}",
+            "topology.oversubscription: '1:7' is no number; write capacity down over capacity up",
+        ),
         ("variants=[{name: all}]", "variants.0.name: 'all' cannot name a variant"),
         ("variants=[{name: a b}]", "variants.0.name: 'a b' cannot name a variant"),
         ("variants=[{name: a}, {name: a}]", "variants: 'a' names two variants"),
