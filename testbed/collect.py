@@ -14,7 +14,13 @@ from testbed.calibration import base_rtt
 from testbed.durations import collective_result, job_result, least_time, traffic_span
 from testbed.equal_cost import equal_cost_interfaces
 from testbed.experiment import Measurements
-from testbed.fidelity import Fidelity, FidelityMeasurements, Lateness, judge
+from testbed.fidelity import (
+    FRAMES_FAITHFUL,
+    Fidelity,
+    FidelityMeasurements,
+    Lateness,
+    judge,
+)
 from testbed.ledger import (
     ClassCounts,
     Count,
@@ -398,18 +404,21 @@ def _fidelity(scenario: Scenario, m: Measurements, ledger: Ledger) -> Fidelity:
             cpu_steal=m.cpu_steal,
             socket_drops=sockets,
             plan_mismatches=mismatches,
-            lost_line_time=_lost_line_time(m),
+            lost_line_time=_lost_line_time(m, FRAMES_FAITHFUL * frame * 8 / rate),
             unsampled_share=_unsampled_share(m),
         ),
         ledger_open=ledger.open,
     )
 
 
-def _lost_line_time(m: Measurements) -> float:
-    """The largest share, among the NICs, of the time with work in which the wire was left idle."""
+def _lost_line_time(m: Measurements, allowed: float) -> float:
+    """The largest share, among the NICs, of the time with work in which the wire was left idle.
+
+    So many seconds in all are ``allowed``: in a run of a few packets a single one would decide.
+    """
     shares = [0.0]
     for port in (port for report in m.reports for port in report.ports):
-        lost = math.fsum(port.send_lateness)
+        lost = max(0.0, math.fsum(port.send_lateness) - allowed)
         if port.busy_time:
             shares.append(lost / (port.busy_time + lost))
     return max(shares)
