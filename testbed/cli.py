@@ -106,11 +106,24 @@ app.command()(plan)
 
 
 @app.command("list")
-def list_() -> int:
-    """List scenarios, and the strategies that they can name."""
+def list_(
+    name: Annotated[
+        str, typer.Argument(metavar="[NAME]", help="Of a strategy or section: list its fields.")
+    ] = "",
+) -> int:
+    """List scenarios, and the strategies that they can name; or the fields of one.
+
+    NAME is a topology, routing scheme or workload, a section of a scenario such as nic or faults,
+    or metrics, for those that expectations may use.
+    """
+    from testbed.field_list import UnknownNameError, print_fields
     from testbed.listing import print_list
 
-    print_list()
+    if not name:
+        print_list()
+        return ExitStatus.OK
+    with usage_errors(UnknownNameError):
+        print_fields(name)
     return ExitStatus.OK
 
 

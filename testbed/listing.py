@@ -7,6 +7,7 @@ import textwrap
 from controllers.planning.catalogue import CATALOGUE
 from controllers.planning.flows import PATTERNS
 from testbed import registries
+from testbed.field_list import named_sections
 from testbed.scenario import ScenarioError, load_scenario, scenario_files
 
 COLUMNS = 80
@@ -36,6 +37,15 @@ def print_list() -> None:
         ("planned patterns", PATTERNS),
     ):
         print(_hanging(what, ", ".join(sorted(names))))
+    print()
+    sections = ", ".join(named_sections())
+    print(
+        textwrap.fill(
+            "`rocelab list NAME` has the fields of a topology, routing scheme or workload, or of "
+            f"a section of a scenario: {sections}; `rocelab list metrics` what `expect` may use.",
+            COLUMNS,
+        )
+    )
 
 
 def _hanging(what: str, text: str, width: int = FIRST_COLUMN) -> str:

@@ -52,24 +52,24 @@ class LinkFault(_Outage):
 class SwitchFault(_Outage):
     """One entry of `faults.switches`: a switch without power; all of its links are down."""
 
-    switch: str
+    switch: str = Field(description="such as spine1")
 
 
 class FlapFault(Section):
     """One entry of `faults.flaps`: a link that is down for the first half of every period."""
 
-    link: str
-    at: Duration
-    period: Duration = Field(gt=0)
+    link: str = Field(description="by either of its interfaces")
+    at: Duration = Field(description="when it goes down for the first time")
+    period: Duration = Field(gt=0, description="from one time to the next")
     count: Integer = Field(default=1, ge=1, le=1000, description="how often it goes down")
 
 
 class SlowFault(Section):
     """One entry of `faults.slow`: a link that transmits slower, both ways, than it was built to."""
 
-    link: str
-    rate: BitRate
-    at: Duration = 0.0
+    link: str = Field(description="by either of its interfaces")
+    rate: BitRate = Field(description="at most what it was built to")
+    at: Duration = Field(default=0.0, description="from when on; 0: from before the traffic")
 
 
 class ControllerFault(Section):

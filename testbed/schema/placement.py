@@ -63,7 +63,7 @@ class Placement(Section):
     The ranks that a workload speaks of are those of the jobs, counted through one after the other.
     """
 
-    strategy: str = "packed"
+    strategy: str = Field(default="packed", description="by name: which GPUs the ranks run on")
     size: Integer | None = Field(
         default=None, ge=1, description="ranks of the only job; default: all GPUs"
     )

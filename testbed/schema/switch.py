@@ -17,7 +17,7 @@ class Buffer(Section):
     policy: Literal["static"] = "static"
     limit: BufferLimit = Field(
         default=1024 * 1024,
-        description="bytes that one port may hold, or 'infinite' (None when parsed)",
+        description="bytes that one port may hold, or 'infinite'",
     )
 
 
