@@ -169,7 +169,8 @@ def _print_figures(scenario: Scenario, topology: Topology, plan: Plan, console: 
     workload = registries.workload(plan.workload)
     job = workload.job(plan)
     for note in (*job.notes, job.verified) if job is not None else ():
-        console.print(note, markup=False)
+        if note:
+            console.print(note, markup=False)
     for note in dict.fromkeys(map(_how, workload.communicators(plan))):
         console.print(note, markup=False)
     # computations are skipped: they take emulated time only

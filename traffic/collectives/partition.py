@@ -53,7 +53,7 @@ class Slots:
         if len(self.sizes) + more > SLOT_LIMIT:
             raise ScheduleError(
                 f"chunk: messages of {self._chunking.slice_bytes} bytes cut a buffer into more "
-                f"than {SLOT_LIMIT} pieces; allowed: larger ones"
+                f"than {SLOT_LIMIT} pieces; allowed: larger ones, or less data"
             )
 
 

@@ -126,7 +126,9 @@ def _flow(number: int, words: list[str], hosts: int) -> TraceFlow:
     *ends_and_more, size, start = words
     for word in (*ends_and_more, size):
         if not _WHOLE.match(word):
-            raise TraceError(f"line {number}: {word!r}; allowed: whole numbers from 0")
+            raise TraceError(
+                f"line {number}: {word!r}; allowed: whole numbers from 0, of 18 digits at most"
+            )
     if not _DECIMAL.match(start):
         raise TraceError(f"line {number}: start {start!r}; allowed: seconds from 0")
     source, destination = int(words[0]), int(words[1])

@@ -69,7 +69,10 @@ def guess_format(path: Path) -> str:
         return "chakra"
     if suffix == ".xml":
         return "msccl"
-    return "text" if is_text_workload(read_file(path)) else "flows"
+    data = read_file(path)
+    if not data.strip():
+        raise TraceError(f"{path}: is empty")
+    return "text" if is_text_workload(data) else "flows"
 
 
 def _chakra_files(path: Path) -> list[Path]:

@@ -19,6 +19,7 @@ from traffic.plan import Plan
 from traffic.replay import TraceOptions, guess_format, load_trace
 from traffic.replay.files import read_file
 from traffic.replay.msccl import MscclAlgorithm, parse_msccl
+from traffic.replay.msccl_check import verify_msccl
 from traffic.replay.msccl_schedule import msccl_collective, msccl_schedule
 from traffic.replay.trace import NodeKind, Trace, TraceError, TraceNode
 from traffic.workloads.base import (
@@ -176,8 +177,11 @@ def _reader(p: ReplayParameters) -> str:
 
 
 def _algorithm(p: ReplayParameters) -> MscclAlgorithm:
+    """The algorithm in the file, verified in its own terms. Raises TraceError."""
     try:
-        return parse_msccl(read_file(Path(p.path)))
+        algorithm = parse_msccl(read_file(Path(p.path)))
+        verify_msccl(algorithm)
+        return algorithm
     except TraceError as error:
         if p.path in str(error):
             raise

@@ -141,7 +141,10 @@ def test_other_msccl_algorithms_replay(tmp_path, algorithm):
 def test_a_wrong_msccl_algorithm_does_not_run(tmp_path):
     path = tmp_path / "race.xml"
     path.write_bytes(msccl_files.pairwise_all_reduce(wait=False))
-    with pytest.raises(PlanError):
+    message = (
+        r"race\.xml: algorithm test: gpu 0, tb 1, step 1: reads chunk 0 of buffer s, which nobody"
+    )
+    with pytest.raises(PlanError, match=message):
         replayed(path, ranks=2, size=4096)
 
 
@@ -210,6 +213,7 @@ def test_a_collective_group_is_who_names_it(tmp_path):
         ("a.0.et", et(node(0, COLL, "c")), {}, "COMM_COLL_NODE without comm_size"),
         ("a.0.et", et(node(0, SEND, "s", comm_size=8, comm_dst=1)), {}, "send with rank 1"),
         ("ring.xml", msccl_files.ring_all_reduce(4), {}, "give the size"),
+        ("flows.txt", b" \n", {}, "flows.txt: is empty"),
         ("ring.xml", msccl_files.ring_all_reduce(4), {"size": 1001}, "multiples of 16"),
         ("ring.xml", msccl_files.ring_all_reduce(9), {"size": 3600}, "the trace has 9 ranks"),
         ("ring.xml", b"<algo", {"size": 8}, "ring.xml"),
