@@ -52,6 +52,9 @@ from testbed.topology import Topology
 ATTEMPTS = 3
 """How often a variant is run with ``dilation: auto`` until the machine keeps up."""
 
+SHORT = 3.0
+"""Wall seconds of traffic on which a moment's work of something else tells."""
+
 
 def run_scenario(
     scenario: Scenario,
@@ -124,7 +127,8 @@ class _Variants:
             result, last = self._measure(name, variant, directory)
             if best is None or result.fidelity.verdict.severity <= best.fidelity.verdict.severity:
                 best, measurements = result, last
-            if attempt == ATTEMPTS - 1 or not self._again(result, first=attempt == 0):
+            disturbed = attempt == 0 and last.wall_seconds < SHORT
+            if attempt == ATTEMPTS - 1 or not self._again(result, disturbed=disturbed):
                 break
         assert best is not None
         if self._keep_fabric:
@@ -148,11 +152,11 @@ class _Variants:
             )
         return merge_iterations(results), measurements
 
-    def _again(self, result: VariantResult, *, first: bool) -> bool:
+    def _again(self, result: VariantResult, *, disturbed: bool) -> bool:
         """Whether another attempt is worth it; its dilation is in force then.
 
-        One fabric for all makes attempts cheap, so there what is only degraded gets one too: at
-        first with the same dilation, as something else may have disturbed a short run.
+        One fabric for all makes attempts cheap, so there what is only degraded gets one too: with
+        the same dilation if it may have been ``disturbed`` by something else.
         """
         verdict, slower = result.fidelity.verdict, result.fidelity.dilation_enough
         if self._scenario.dilation != "auto" or slower is None or verdict is Verdict.FAITHFUL:
@@ -162,7 +166,7 @@ class _Variants:
             dilation = max(1.5 * dilation, min(slower, 4 * dilation))
         elif not self._keep_fabric:
             return False
-        elif not first:
+        elif not disturbed:
             dilation = max(1.5 * dilation, min(slower, 2 * dilation))
         self._fabrics.dilation = dilation
         self._progress.note(

@@ -57,6 +57,7 @@ _VALUE_LIMIT = 60
 _LONG_WORD = re.compile(rf"\S{{{_VALUE_LIMIT + 1},}}")
 _IN_YAML = (("a valid tuple", "a list"), ("a valid boolean", "true or false"))
 """What pydantic calls some types, and what a scenario's file has for them."""
+_ENUM_MEMBER = re.compile(r"<[A-Za-z_.]+: ('[^']*')>")
 _FIXED_IN_VARIANTS = frozenset({"name", "description", "variants", "expect"})
 
 
@@ -294,6 +295,7 @@ def _describe(details: ErrorDetails) -> str:
         message = message.replace("Input should be", "must be")
         for python, yaml in _IN_YAML:
             message = message.replace(python, yaml)
+        message = _ENUM_MEMBER.sub(r"\1", message)
         message = f"{_short(repr(details['input']))} {message[0].lower()}{message[1:]}"
     return f"{'.'.join(location) or 'scenario'}: {' '.join(message.split())}"
 

@@ -61,6 +61,7 @@ def attempts(monkeypatch, tmp_path):
     monkeypatch.setattr(runner, "write_chrome_trace", lambda *arguments: None)
     monkeypatch.setattr(Fidelity, "plan", property(lambda self: self), raising=False)
     monkeypatch.setattr(Fidelity, "servers", (), raising=False)
+    monkeypatch.setattr(Fidelity, "wall_seconds", 1.0, raising=False)
 
     def run(
         verdicts: list[Verdict],
@@ -97,6 +98,11 @@ def test_a_degraded_size_of_a_sweep_is_measured_again_and_then_slowed_down(attem
     verdicts = [DEGRADED, DEGRADED, FAITHFUL]
     assert attempts(verdicts, keep=True) == ([1000, 1000, 2000], FAITHFUL, 1000)
     assert attempts([DEGRADED], keep=False) == ([1000], DEGRADED, 1000)
+
+
+def test_a_long_one_was_not_disturbed_but_too_fast(attempts, monkeypatch):
+    monkeypatch.setattr(Fidelity, "wall_seconds", 60.0, raising=False)
+    assert attempts([DEGRADED, FAITHFUL], keep=True) == ([1000, 2000], FAITHFUL, 1000)
 
 
 def test_the_best_attempt_counts(attempts):

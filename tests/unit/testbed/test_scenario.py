@@ -182,6 +182,10 @@ def test_expectations_are_judged(write) -> None:
             "topology={kind: leaf-spine, oversubscription: '1:7'}",
             "topology.oversubscription: '1:7' is no number; write capacity down over capacity up",
         ),
+        (
+            "workload={kind: collective, operation: read}",
+            "workload.operation: 'read' must be 'write-with-imm', 'send' or 'send-with-imm'",
+        ),
         ("variants=[{name: all}]", "variants.0.name: 'all' cannot name a variant"),
         ("variants=[{name: a b}]", "variants.0.name: 'a b' cannot name a variant"),
         ("variants=[{name: a}, {name: a}]", "variants: 'a' names two variants"),
