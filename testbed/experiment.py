@@ -229,7 +229,8 @@ class Experiment:
         mismatches = self.fabric.problems()
         mismatches += self._stop_captures(captures)
         ports = self.fabric.mmu.ports.copy()
-        forwarding_drops = self.fabric.ovs.audit_sockets().dropped_frames
+        sockets = self.fabric.ovs.audit_sockets()
+        mismatches += sockets.problems()
         if agent:
             mismatches += self._probe_again(agent, end)
         return Measurements(
@@ -241,7 +242,7 @@ class Experiment:
             ports=ports,
             telemetry=telemetry,
             probe=probe,
-            forwarding_drops=forwarding_drops,
+            forwarding_drops=sockets.dropped_frames,
             mismatches=mismatches,
             end_time=end,
             wall_seconds=wall,

@@ -41,12 +41,19 @@ class OvsError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class SocketAudit:
-    """What the daemon's packet sockets look like: smallest buffers in bytes, frames they lost."""
+    """What the daemon's packet sockets look like: smallest buffer in bytes, frames they lost."""
 
-    sockets: int
-    smallest_send_buffer: int
-    smallest_receive_buffer: int
+    smallest_buffer: int
     dropped_frames: int
+
+    def problems(self) -> list[str]:
+        """In words; a buffer that stayed small caps all queues together, and nobody counts that."""
+        if self.smallest_buffer >= SOCKET_BUFFER:
+            return []
+        return [
+            f"Open vSwitch has a packet socket of {self.smallest_buffer} B; "
+            f"planned at least {SOCKET_BUFFER}"
+        ]
 
 
 class OpenVSwitch:
@@ -162,30 +169,30 @@ class OpenVSwitch:
         """Run ovs-appctl against the daemon. Raises OvsError."""
         return self._tool("ovs-appctl", "-t", str(self._control), *arguments)
 
-    def enlarge_sockets(self) -> SocketAudit:
+    def enlarge_sockets(self) -> None:
         """Give all packet sockets of the daemon large buffers. Raises OvsError.
 
         The daemon opens its sending socket with the first frame it sends, so call this after the
-        first traffic; ``audit_sockets`` tells whether all are large.
+        first traffic; ``audit_sockets`` tells whether all are large, and counts from here on.
         """
         for descriptor in self._packet_sockets():
             with descriptor as sock:
                 sock.setsockopt(socket.SOL_SOCKET, _SO_SNDBUFFORCE, SOCKET_BUFFER - 1)
                 sock.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, SOCKET_BUFFER - 1)
-        return self.audit_sockets()
+        self.audit_sockets()
 
     def audit_sockets(self) -> SocketAudit:
         """Look at all packet sockets of the daemon. The loss counters restart with each call."""
-        sizes_out, sizes_in, dropped = [], [], 0
+        sizes, dropped = [], 0
         for descriptor in self._packet_sockets():
             with descriptor as sock:
-                sizes_out.append(sock.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF))
-                sizes_in.append(sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF))
+                sizes.append(sock.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF))
+                sizes.append(sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF))
                 statistics = sock.getsockopt(_SOL_PACKET, _PACKET_STATISTICS, 8)
                 dropped += struct.unpack("II", statistics)[1]
-        if not sizes_out:
+        if not sizes:
             raise OvsError("ovs-vswitchd has no packet socket; is the datapath running?")
-        return SocketAudit(len(sizes_out), min(sizes_out), min(sizes_in), dropped)
+        return SocketAudit(min(sizes), dropped)
 
     def _packet_sockets(self) -> list[socket.socket]:
         pid = self.daemon_pid

@@ -18,7 +18,6 @@ from dataclasses import dataclass
 
 from testbed.fabric import Fabric
 from testbed.isolation import network_namespace_of
-from testbed.ovs import SocketAudit
 from testbed.routes import PlannedPath
 from traffic.memory import ProtectionDomain
 from traffic.packet_socket import PacketSocket
@@ -65,7 +64,6 @@ class ProbeResult:
 
     latency: float
     probes: int
-    sockets: SocketAudit
 
 
 class Prober:
@@ -95,7 +93,7 @@ class Prober:
         with self._sockets() as sockets:
             # the switch daemon opens its sending socket with its first frame
             self._cross(self._probes[:1], sockets)
-            audit = self._fabric.ovs.enlarge_sockets()
+            self._fabric.ovs.enlarge_sockets()
             before = self._enqueued()
             for start in range(0, len(self._probes), BATCH):
                 self._cross(self._probes[start : start + BATCH], sockets)
@@ -103,7 +101,7 @@ class Prober:
             longest = max(probe.hops for probe in self._probes)
             timed = [probe for probe in self._probes if probe.hops == longest][:TIMED_PROBES]
             latencies = [self._cross([probe], sockets) for probe in timed]
-        return ProbeResult(statistics.median(latencies), len(self._probes), audit)
+        return ProbeResult(statistics.median(latencies), len(self._probes))
 
     def _probe(self, connection: Connection, reverse: bool, way: PlannedPath) -> Probe:
         topology = self._fabric.topology

@@ -213,6 +213,17 @@ def test_a_changed_queueing_tree_is_noticed(tmp_path):
     assert any("offloads still on: generic-receive-offload" in p for p in found["offload"])
 
 
+def test_a_packet_socket_with_a_small_buffer_is_noticed(tmp_path):
+    def look(fabric: Fabric) -> list[list[str]]:
+        before = fabric.ovs.audit_sockets().problems()
+        fabric.ovs.enlarge_sockets()
+        return [before, fabric.ovs.audit_sockets().problems()]
+
+    (problem,), after = in_fabric(look, tmp_path)
+    assert "Open vSwitch has a packet socket of" in problem
+    assert after == []
+
+
 def test_no_htb_complaint_reaches_the_kernel_log_and_stop_is_safe_twice(tmp_path):
     def look(fabric: Fabric) -> Any:
         names = [i.name for i in fabric.topology.interfaces.values() if not i.address]
