@@ -24,7 +24,6 @@ class EmulatedClock:
         if dilation <= 0:
             raise ValueError(f"dilation {dilation!r} must be above 0")
         self.dilation = float(dilation)
-        self._page = page
         self._words = memoryview(page).cast("q")
         self._scale = 1e-9 / self.dilation
         _HEADER.pack_into(page, 0, time.monotonic_ns(), 0, self.dilation)

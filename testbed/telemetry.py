@@ -149,7 +149,6 @@ class Telemetry:
         self.drops: list[tuple[float, Drop]] = []
         self.gaps: list[float] = []
         """Wall seconds between two ticks, where longer than usual."""
-        self.skips = 0
         self._rates = _BusyRates(topology, clock.dilation)
         self._last_tick = time.monotonic()
         self._last_movement = self._last_tick
@@ -243,7 +242,6 @@ class Telemetry:
         if self._clock.to_wall(target - self._clock.now()) < SHORTEST_SKIP:
             return
         self._on_skip(self._clock.skip_to(target))
-        self.skips += 1
         # all of them, not only those that are due: each sleeps for a span of wall time that it
         # computed before the skip
         for server in np.flatnonzero(np.isfinite(self._board.rows["next_timer"])):

@@ -26,8 +26,6 @@ BTH_LENGTH: Final = 12
 FRAME_OVERHEAD: Final = 24
 """Bytes on the wire beside the frame: preamble and delimiter 8, FCS 4, inter-packet gap 12
 (IEEE 802.3)."""
-MIN_FRAME: Final = 60
-"""Shortest Ethernet frame without its FCS; what is shorter is padded on the wire."""
 ACK_REQUEST: Final = 1 << 31
 """AckReq, in the word of the BTH that ends with the PSN."""
 MIGRATION_REQUEST: Final = 1 << 22
@@ -90,7 +88,6 @@ class Packet:
         "syndrome",
         "ttl",
         "virtual_address",
-        "wire_length",
     )
 
     opcode: int
@@ -113,8 +110,6 @@ class Packet:
     extension: memoryview | None
     """Extension headers that are not decoded (atomics, UD …)."""
     payload: memoryview
-    wire_length: int
-    """Bytes on the wire, with FRAME_OVERHEAD."""
 
     def detach(self) -> None:
         """Copy the payload, so that the frame's buffer may be reused."""
@@ -181,7 +176,6 @@ def parse(frame: bytes | bytearray | memoryview, *, check_icrc: bool = True) -> 
     packet.ttl = ttl
     packet.ecn = tos & 3
     packet.payload = view[body:payload_end]
-    packet.wire_length = wire_length(length)
     packet.virtual_address = packet.rkey = packet.dma_length = packet.immediate = 0
     packet.syndrome = packet.msn = 0
     packet.extension = None
@@ -226,11 +220,6 @@ def _parse_extension(packet: Packet, layout: Layout, view: memoryview, body: int
         packet.msn = word & PSN_MASK
     if layout is Layout.OPAQUE or body - _BODY > _RETH.size:
         packet.extension = view[_BODY:body]
-
-
-def wire_length(frame_length: int) -> int:
-    """Bytes that a frame without FCS takes on the wire, with padding and FRAME_OVERHEAD."""
-    return (frame_length if frame_length > MIN_FRAME else MIN_FRAME) + FRAME_OVERHEAD
 
 
 def compute_icrc(packet: bytes) -> int:

@@ -70,11 +70,6 @@ class RankExecutor:
         """Every operation is complete."""
         return self._incomplete == 0
 
-    @property
-    def incomplete(self) -> int:
-        """Operations that are not complete yet."""
-        return self._incomplete
-
     def timeline(self) -> Timeline:
         """When everything happened so far; shares its memory."""
         number = {kind: position for position, kind in enumerate(KINDS)}

@@ -8,7 +8,6 @@ from typing import Final
 RC: Final = 0x00
 UC: Final = 0x20
 TRANSPORT_SHIFT: Final = 5
-OPERATION_MASK: Final = 0x1F
 CNP: Final = 0x81
 """Congestion notification packet (RoCEv2 annex A17.9.3)."""
 

@@ -163,7 +163,7 @@ class CompletionQueue:
 class QpCounters:
     """What one queue pair sent and received. A *data packet* is one of a SEND or WRITE request.
 
-    ``*_bytes`` count payload; ``*_wire_bytes`` count frames with 24 bytes of preamble, FCS and gap.
+    ``*_bytes`` count payload.
     Every data packet that arrived was delivered, was a duplicate, was discarded, or is being held
     until a gap closes: received = delivered + duplicate + discarded + held.
     """
@@ -171,7 +171,6 @@ class QpCounters:
     sent_packets: int = 0
     """Data packets sent, resent ones included."""
     sent_bytes: int = 0
-    sent_wire_bytes: int = 0
     retransmitted_packets: int = 0
     retransmitted_bytes: int = 0
     received_packets: int = 0
@@ -197,8 +196,6 @@ class QpCounters:
     error_naks_sent: int = 0
     """NAKs that end the connection: invalid request, remote access, remote operational."""
     error_naks_received: int = 0
-    control_wire_bytes: int = 0
-    """Wire bytes of ACKs and NAKs sent."""
     timeouts: int = 0
     """Times the local ACK timeout expired."""
     retries: int = 0

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from traffic.codec import ACK_REQUEST, FrameTemplate, Packet, wire_length
+from traffic.codec import ACK_REQUEST, FrameTemplate, Packet
 from traffic.psn import PSN_MASK
 from traffic.qp import syndromes
 from traffic.qp.attributes import INFINITE_RNR_RETRY, QpAttributes
@@ -197,7 +197,6 @@ class Requester:
         counters = self._counters
         counters.sent_packets += 1
         counters.sent_bytes += len(payload)
-        counters.sent_wire_bytes += wire_length(len(frame))
         return frame
 
     def _resend(self, now: float) -> memoryview:

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from traffic.codec import FrameTemplate, Packet, wire_length
+from traffic.codec import FrameTemplate, Packet
 from traffic.memory import AccessFlags, ProtectionDomain
 from traffic.opcodes import (
     FIRST,
@@ -351,7 +351,6 @@ class Responder:
         syndrome, psn, msn, details = self.responses.popleft()
         frame = self._template.stamp(_ACKNOWLEDGE, psn, _AETH.pack(syndrome << 24 | msn), details)
         counters = self._counters
-        counters.control_wire_bytes += wire_length(len(frame))
         kind = syndrome & syndromes.TYPE_MASK
         if kind == syndromes.ACK:
             counters.acks_sent += 1

@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 
 import pytest
+from flow_model import finish_times, max_min_rates
 from hypothesis import given
 from hypothesis import strategies as st
-
-from controllers.flow_model import finish_times, max_min_rates
 
 
 def test_flows_on_one_link_share_it() -> None:

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Sequence
 from statistics import mean
 
 import pytest
+from flow_model import finish_times
 
-from controllers.flow_model import finish_times
 from controllers.flows import Flow
 from controllers.hashing import FiveTuple
 from controllers.routes import LinkState
