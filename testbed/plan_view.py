@@ -12,7 +12,6 @@ from testbed.gpu_servers import local_links
 from testbed.plan_faults import COLUMNS, PlannedStarts, Start, fault_rows, loss_notes
 from testbed.plan_jobs import print_jobs
 from testbed.report.quantities import format_quantity, plural, three_digits
-from testbed.routes import PlannedPath, plan_routes
 from testbed.scenario import Scenario, build_topology, plan_traffic, resolve_variants
 from testbed.topology import Topology
 from testbed.topology.wiring import oversubscription
@@ -53,14 +52,6 @@ def print_plan(
         _print_faults(variant, starts, console)
         _print_traffic(variant, topology, starts, console)
         _print_figures(variant, topology, plan, console)
-
-
-def predicted_paths(
-    scenario: Scenario, topology: Topology, plan: Plan
-) -> list[tuple[PlannedPath, ...]]:
-    """For each connection the ways that its requests may take."""
-    paths = plan_routes(scenario, topology, plan).paths
-    return [paths[connection.index, False] for connection in plan.connections]
 
 
 def _print_topology(topology: Topology, console: Console) -> None:

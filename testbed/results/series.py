@@ -32,14 +32,6 @@ class QueueSamples:
     times: npt.NDArray[np.float64]
     depths: Mapping[str, npt.NDArray[np.int64]]
 
-    @classmethod
-    def from_rows(
-        cls, interfaces: Sequence[str], times: Sequence[float], rows: npt.NDArray[np.int64]
-    ) -> QueueSamples:
-        """From an array of one row per sample and one column per interface, as sampled."""
-        columns = {name: rows[:, i] for i, name in enumerate(interfaces)}
-        return cls(np.asarray(times, dtype=np.float64), columns)
-
 
 def downsample_queues(samples: QueueSamples, *, bins: int = QUEUE_BINS) -> QueueSeries:
     """The maximum depth of every non-empty queue over runs of samples.

@@ -8,7 +8,8 @@ from itertools import pairwise
 import pytest
 from rich.console import Console
 
-from testbed.plan_view import ROWS, predicted_paths, print_plan
+from testbed.plan_view import ROWS, print_plan
+from testbed.routes import plan_routes
 from testbed.scenario import build_topology, load_scenario, plan_traffic
 
 
@@ -64,9 +65,10 @@ def test_predicted_paths_are_wired(scheme: str) -> None:
     scenario = load_scenario("all-to-all", [f"routing.scheme={scheme}"])
     topology = build_topology(scenario)
     plan = plan_traffic(scenario, topology)
-    paths = predicted_paths(scenario, topology, plan)
-    assert len(paths) == len(plan.connections)
-    for connection, (path,) in zip(plan.connections, paths, strict=True):
+    paths = plan_routes(scenario, topology, plan).paths
+    assert len(paths) == 2 * len(plan.connections) > 0
+    for connection in plan.connections:
+        (path,) = paths[connection.index, False]
         hops = [topology.interfaces[name] for name in path.interfaces]
         assert hops[0].name == topology.nic(connection.source_rank).name
         assert hops[-1].peer == topology.nic(connection.destination_rank).name

@@ -249,13 +249,6 @@ def test_no_bin_reaches_across_an_idle_span():
     assert set(before) == {7} and series.times[-1] >= 67e-3
 
 
-def test_samples_taken_row_by_row_are_turned_into_columns():
-    samples = QueueSamples.from_rows(["p", "q"], [0.0, 1.0], np.array([[1, 0], [2, 5]]))
-    assert downsample_queues(samples).depths == {"p": [1, 2], "q": [0, 5]}
-    empty = QueueSamples.from_rows(["p"], [], np.zeros((0, 1), dtype=int))
-    assert downsample_queues(empty).times == []
-
-
 def test_downsampling_nothing():
     empty = QueueSamples(np.array([]), {"p": np.array([], dtype=int)})
     assert downsample_queues(empty) == QueueSeries(times=[], depths={})

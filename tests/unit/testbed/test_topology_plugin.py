@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from testbed.plan_view import predicted_paths
+from testbed.routes import plan_routes
 from testbed.scenario import ScenarioError, build_topology, load_scenario, plan_traffic
 from testbed.topology import base
 
@@ -73,7 +73,7 @@ def test_a_scenario_can_name_it(tmp_path: Path) -> None:
     assert [switch.name for switch in topology.switches] == ["leaf1"]
     assert topology.nic(3).rate == 200e9
     plan = plan_traffic(scenario, topology)
-    assert len(predicted_paths(scenario, topology, plan)) == 3
+    assert len(plan_routes(scenario, topology, plan).paths) == 2 * 3
 
 
 @pytest.mark.usefixtures("star")
