@@ -20,6 +20,7 @@ from traffic.collectives.request import (
 )
 from traffic.collectives.schedule import Schedule
 from traffic.plan import DataType
+from traffic.plan_builder import OPERATION_LIMIT
 from traffic.replay.trace import NodeKey, Trace, TraceNode
 
 
@@ -63,13 +64,17 @@ class CollectiveCall:
 
 
 class CallPlanner:
-    """Makes schedules; equal calls share one, as a schedule does not say who the ranks are."""
+    """Makes schedules; equal calls share one, as a schedule does not say who the ranks are.
+
+    Raises ScheduleError for more than a plan can hold.
+    """
 
     def __init__(self, options: CollectiveOptions) -> None:
         self._options = options
         self._table = DEFAULT_TABLE.overridden(options.rules)
         self._schedules: dict[CollectiveRequest, Schedule] = {}
         self._count = 0
+        self._operations = 0
 
     def call(self, trace: Trace, nodes: Sequence[NodeKey], servers: Sequence[str]) -> (
         CollectiveCall | None
@@ -86,6 +91,12 @@ class CallPlanner:
         if schedule is None:
             schedule = self._schedules[request] = self._schedule(request)
         self._count += 1
+        self._operations += sum(map(len, schedule.programs))
+        if self._operations > OPERATION_LIMIT:
+            raise ScheduleError(
+                f"more than {OPERATION_LIMIT} operations in the first {self._count} collectives; "
+                "allowed: fewer ranks, collectives, iterations or messages"
+            )
         return CollectiveCall(
             self._count - 1,
             tuple(nodes[position] for position in order),

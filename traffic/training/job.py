@@ -77,7 +77,7 @@ class TrainingJob:
         for rank, factor in self.slowdown.items():
             if not 0 <= rank < p.world_size or factor <= 0:
                 raise TrainingError(
-                    f"slowdown: rank {rank} by {factor}; allowed: ranks 0 to "
+                    f"stragglers: rank {rank} by {factor}; allowed: ranks 0 to "
                     f"{p.world_size - 1}, factors above 0"
                 )
 

@@ -109,9 +109,7 @@ def training_preset_names() -> list[str]:
 def published_job(name: str) -> PublishedJob:
     """The job as published. Raises TrainingError that lists the allowed names."""
     if name not in _PUBLISHED:
-        raise TrainingError(
-            f"unknown training job {name!r}; allowed: {', '.join(training_preset_names())}"
-        )
+        raise TrainingError(f"preset: {name!r}; allowed: {', '.join(training_preset_names())}")
     return _PUBLISHED[name]
 
 

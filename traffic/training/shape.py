@@ -41,12 +41,12 @@ class ModelShape:
             least = 0 if field.name == "vocabulary" else 1
             if not isinstance(value, bool) and value < least:
                 raise TrainingError(f"{field.name}: {value}; at least {least}")
-        for name, value, divisor in (
-            ("hidden", self.hidden, self.heads),
-            ("heads", self.heads, self.kv_heads),
+        for name, value, divisor, of in (
+            ("hidden", self.hidden, self.heads, "heads"),
+            ("heads", self.heads, self.kv_heads, "kv_heads"),
         ):
             if value % divisor:
-                raise TrainingError(f"{name}: {value}; allowed: multiples of {divisor}")
+                raise TrainingError(f"{name}: {value}; allowed: multiples of {of}, {divisor}")
         if self.experts_per_token > self.experts:
             raise TrainingError(
                 f"experts_per_token: {self.experts_per_token}; at most {self.experts}"

@@ -163,6 +163,10 @@ def _job(
     """The job and its scale. Raises TrainingError."""
     if (p.preset is None) == (p.model is None):
         raise TrainingError("preset: give either a preset or a model")
+    slower = [straggler.rank for straggler in p.stragglers]
+    for rank in slower:
+        if slower.count(rank) > 1:
+            raise TrainingError(f"stragglers: rank {rank} is listed twice")
     job = _published(p, ranks, per_server) if p.model is None else _own(p, p.model, ranks)
     job = replace(
         job,

@@ -151,14 +151,22 @@ def test_jobs_share_a_scale():
     [
         ({}, "preset: give either a preset or a model"),
         ({"preset": "llama3-8b", "model": MODEL}, "preset: give either a preset or a model"),
-        ({"preset": "gpt5"}, "unknown training job 'gpt5'; allowed: gpt3-175b"),
+        ({"preset": "gpt5"}, "preset: 'gpt5'; allowed: gpt3-175b"),
         ({"preset": "llama3-8b", "pp": 3}, "pp: 3; allowed: divisors of 8"),
         ({"preset": "llama3-70b", "tp": 3}, "tp: 3; allowed: divisors of 8"),
         ({"preset": "llama3-8b", "dp": 4}, "dp: with a preset give tp and pp as well"),
         ({"model": MODEL, "tp": 4, "pp": 4}, "tp: 4 × 4 × 1 ranks; allowed: at most 8"),
         ({"model": MODEL, "gpu": "z9"}, "gpu: 'z9'; allowed: a100"),
-        ({"model": MODEL, "stragglers": [{"rank": 9, "slowdown": 2}]}, "slowdown: rank 9"),
-        ({"model": {**MODEL, "heads": 3}}, "hidden: 128; allowed: multiples of 3"),
+        ({"model": MODEL, "stragglers": [{"rank": 9, "slowdown": 2}]}, "stragglers: rank 9"),
+        (
+            {"model": MODEL, "stragglers": [{"rank": 1, "slowdown": 2}] * 2},
+            "stragglers: rank 1 is listed twice",
+        ),
+        (
+            {"model": MODEL, "iterations": 1000, "chunk": "4 KiB"},
+            "more than 500000 operations in the first ",
+        ),
+        ({"model": {**MODEL, "heads": 3}}, "hidden: 128; allowed: multiples of heads, 3"),
         ({"model": MODEL, "tp": 4, "dp": 1}, "nothing crosses the network"),
         (
             {
