@@ -1,1 +1,1 @@
-"""A switch ASIC out of Linux parts: buffer management (tc-BPF) and the scheduler (HTB)."""
+"""A switch ASIC of Linux parts: hash engine (XDP), buffer management (tc-BPF), scheduler (HTB)."""

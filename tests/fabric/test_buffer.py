@@ -1,4 +1,4 @@
-"""A full port: what an incast without recovery loses is what a fluid cannot pass (Shows B)."""
+"""A full port: what an incast without recovery loses is what a fluid cannot pass."""
 
 from __future__ import annotations
 

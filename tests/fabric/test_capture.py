@@ -1,4 +1,4 @@
-"""What an analyser sees on the wire (Shows H)."""
+"""What an analyser sees on the wire."""
 
 from __future__ import annotations
 

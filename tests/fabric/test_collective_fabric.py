@@ -1,5 +1,5 @@
 """Every collective by every algorithm on a fabric: numpy's numbers, the closed forms' bytes, and
-the time that the pipelined alpha-beta model gives them (Shows B, C and D).
+the time that the pipelined alpha-beta model gives them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Dilation does not matter: the incast of the main job, slower and slower still (Shows M).
+"""Dilation does not matter: the incast of the main job, slower and slower still.
 
 Whose packet finds the one free slot of a full port is decided by the phase of the senders' packets
 within one frame time ("traffic phase effects", Floyd and Jacobson 1992), in which any two runs

@@ -1,4 +1,4 @@
-"""Training jobs and replayed traces on the fabric: time, order and numbers (Shows G and H)."""
+"""Training jobs and replayed traces on the fabric: time, order and numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A link carries what its rate allows, and a queue delays by what is in it (Shows C)."""
+"""A link carries what its rate allows, and a queue delays by what is in it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A collective's numbers survive random loss, whatever the recovery (Shows G)."""
+"""A collective's numbers survive random loss, whatever the recovery."""
 
 from __future__ import annotations
 

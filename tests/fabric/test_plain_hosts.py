@@ -1,4 +1,4 @@
-"""The fabric as a plain network: silent when idle, and open to ping and iperf3 (Shows N)."""
+"""The fabric as a plain network: silent when idle, and open to ping and iperf3."""
 
 from __future__ import annotations
 

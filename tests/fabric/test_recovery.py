@@ -1,4 +1,4 @@
-"""What one lost packet costs each recovery (Shows D and E)."""
+"""What one lost packet costs each recovery."""
 
 from __future__ import annotations
 
