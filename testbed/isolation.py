@@ -101,7 +101,7 @@ def _child(function: Callable[[], int], parent_alive: int, handled: Sequence[int
     try:
         if os.read(parent_alive, 1) == b"":
             return 128 + signal.SIGKILL
-    except BlockingIOError:
+    except BlockingIOError:  # nothing to read, but it is open
         pass
     for signum in handled:
         signal.signal(signum, _interrupt_once)
@@ -147,7 +147,7 @@ def run_isolated(function: Callable[[], int]) -> int:
             _run_child(function, alive_read, problem_write, handled)
         status = _wait_forwarding_signals(child, waited)
         os.set_blocking(problem_read, False)
-        with contextlib.suppress(BlockingIOError):
+        with contextlib.suppress(BlockingIOError):  # the child had no problem
             if problem := os.read(problem_read, 4096):
                 raise IsolationError(problem.decode(errors="replace"))
         return status

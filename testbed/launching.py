@@ -170,7 +170,7 @@ def finish(
             else:
                 print_result(result)
         sys.stdout.flush()
-    except BrokenPipeError:
+    except BrokenPipeError:  # the reader has seen enough; the run is as good as before
         silence_stdout()
     return status
 

@@ -203,7 +203,7 @@ class OpenVSwitch:
                 try:
                     if not str(entry.readlink()).startswith("socket:"):
                         continue
-                except FileNotFoundError:
+                except FileNotFoundError:  # closed meanwhile
                     continue
                 descriptor = _libc.syscall(_SYS_PIDFD_GETFD, pidfd, int(entry.name), 0)
                 if descriptor < 0:

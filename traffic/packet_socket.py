@@ -71,7 +71,7 @@ class PacketSocket:
         try:
             while len(frames) < most:
                 frames.append(receive(_LARGEST_FRAME))
-        except BlockingIOError:
+        except BlockingIOError:  # that was all
             pass
         return frames
 
