@@ -76,6 +76,7 @@ def test_a_nic_without_links_is_no_destination(dual_tor: Topology) -> None:
 def test_planes_stay_apart(family: Build) -> None:
     topology = family("hpn7-pod")
     hops = next_hops(topology, LinkState())
+    assert {topology.nodes[switch].plane for switch in hops if hops[switch]} == {0, 1}
     for switch, towards in hops.items():
         for ports in towards.values():
             planes = {topology.nodes[port.peer_node].plane for port in ports}

@@ -100,10 +100,16 @@ def test_ports_of_one_nic_share_what_it_can() -> None:
 
 
 def test_links_between_switches_and_of_storage_stay() -> None:
-    built, slow = topology_with(8, None), topology_with(8, {"preset": "dgx-1v"})
-    for name, interface in slow.interfaces.items():
-        if "rank" not in name:
-            assert interface == built.interfaces[name]
+    base = document(8)
+    base["topology"] |= {"storage": "shared", "storage_servers": 2}
+    built, slow = (
+        build_topology(Scenario.from_document({**base, "server": server}))
+        for server in (None, {"preset": "dgx-1v"})
+    )
+    gpus = {name for rank in slow.gpu_ranks for name in rank.interfaces}
+    changed = {name for name, own in slow.interfaces.items() if own != built.interfaces[name]}
+    assert changed == gpus | {slow.interfaces[name].peer for name in gpus}
+    assert len(changed) < len(slow.interfaces)
 
 
 def test_a_pasted_matrix(tmp_path: Path) -> None:

@@ -91,6 +91,7 @@ def test_ways_of_a_flow(tmp_path: Path, scheme: str, count: int) -> None:
 def test_ports_that_cycle_are_ways_of_their_own(tmp_path: Path) -> None:
     overrides = ["nic.source_port_policy=per-packet", "nic.source_ports=16", "topology.spines=3"]
     topology, routes = planned(tmp_path, "leaf-spine", "ecmp", *overrides)
+    assert len(routes.paths) == 2 * len(routes.plan.connections) > 0
     for (index, reverse), ways in routes.paths.items():
         connection = routes.plan.connections[index]
         remote = topology.switch_hops(connection.source_rank, connection.destination_rank) > 1

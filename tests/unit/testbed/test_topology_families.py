@@ -250,6 +250,7 @@ def test_a_separate_front_end_shares_nothing(kind):
     back_end = {rank.rank for rank in topology.gpu_ranks}
     front_end = [rank.rank for rank in topology.ranks if rank.rank not in back_end]
     storage = topology.ranks_of(RankRole.STORAGE)
+    assert len(front_end) > len(storage) == 3
     for rank in topology.ranks_of(RankRole.FRONT_END):
         assert all(topology.connected(rank.rank, other.rank) for other in storage)
         assert topology.nodes[rank.server].name in {r.server for r in topology.gpu_ranks}

@@ -123,6 +123,7 @@ def test_each_packet_leaves_by_the_port_of_its_queue_pair():
     world.run()
     port_of = {c.destination_qp_num: c.source_nic_port for c in plan.connections}
     reverse = {c.source_qp_num: c.destination_nic_port for c in plan.connections}
+    assert {port for _, port in world.sent_from} == {0, 1}
     for (_, port), (_, _, frame) in zip(world.sent_from, world.sent, strict=True):
         packet = parse(frame)
         assert packet is not None

@@ -156,6 +156,7 @@ def test_what_depends_on_a_collective_begins_after_it_on_its_own_rank():
         between = [op for op in ops if op.kind is not OpKind.COMPUTE]
         assert {op.op_id for op in between} <= ancestors(plan, rank, last)
         starts = [op for op in between if op.kind is not OpKind.RECEIVE]
+        assert starts
         assert all(first.op_id in ancestors(plan, rank, op) for op in starts)
 
 
