@@ -67,14 +67,14 @@ def create_run_directory(output: Path, name: str, started: datetime) -> Path:
     raise OutputError(f"--output {output}: holds 999 runs named {stem}")
 
 
-def give_to_caller_of_sudo(directory: Path) -> None:
-    """Let who called sudo own a directory and all in it, who then needs no root to delete it."""
+def give_to_caller_of_sudo(made: Path) -> None:
+    """Let who called sudo own a file, or a directory and all in it, to delete it without root."""
     caller = os.environ.get("SUDO_UID", ""), os.environ.get("SUDO_GID", "")
     if os.geteuid() != 0 or not all(number.isdecimal() for number in caller):
         return
     user, group = map(int, caller)
     with contextlib.suppress(OSError):  # a convenience; some file systems have no owners
-        for path in (directory, *directory.rglob("*")):
+        for path in (made, *made.rglob("*")):
             os.chown(path, user, group, follow_symlinks=False)
 
 

@@ -11,7 +11,7 @@ import typer
 from testbed.arguments import DilationOption, SetOption, VariantOption
 from testbed.launching import CommandError, create_console, usage_errors
 from testbed.loading import choose_variants, load
-from testbed.options import ExitStatus
+from testbed.options import ExitStatus, give_to_caller_of_sudo
 
 if TYPE_CHECKING:
     from testbed.schema import Scenario
@@ -159,7 +159,9 @@ def _write_plan_files(
     with usage_errors(PlanFileError):
         if drawing is not None:
             for path in draw_plan(scenario, chosen, drawing):
+                give_to_caller_of_sudo(path)
                 print(path)
         if topology_file is not None:
             write_topology(chosen[0][1], topology_file, topology_format)
+            give_to_caller_of_sudo(topology_file)
             print(topology_file)

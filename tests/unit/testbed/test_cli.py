@@ -184,6 +184,16 @@ def test_results_belong_to_the_caller_of_sudo(tmp_path, monkeypatch) -> None:
     assert elsewhere.stat().st_uid == 0
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root: gives files away")
+def test_what_plan_writes_belongs_to_the_caller_of_sudo(invoke, tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("SUDO_UID", "1234")
+    monkeypatch.setenv("SUDO_GID", "2345")
+    drawn, exported = tmp_path / "a.svg", tmp_path / "a.txt"
+    status, out, _ = invoke("plan", "incast", "--draw", drawn, "--export-topology", exported)
+    assert (status, out.split()[-2:]) == (0, [str(drawn), str(exported)])
+    assert {(p.stat().st_uid, p.stat().st_gid) for p in (drawn, exported)} == {(1234, 2345)}
+
+
 def test_without_sudo_results_stay_as_they_are(tmp_path, monkeypatch) -> None:
     monkeypatch.delenv("SUDO_UID", raising=False)
     give_to_caller_of_sudo(tmp_path)
