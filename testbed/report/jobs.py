@@ -35,11 +35,13 @@ def job_table(result: RunResult) -> Table:
     """A row per variant, times as shares of an iteration.
 
     Tokens per second are of each rank. Linearity is that as a share of what a rank does in the
-    variant with fewest ranks.
+    variant with fewest ranks; none if all have as many.
     """
     jobs = list(_jobs(result))
     trained = [job for _, job in jobs if job.tokens_per_second]
-    base = min(trained, key=lambda job: len(job.ranks), default=None)
+    base = None
+    if sizes_differ(result):
+        base = min(trained, key=lambda job: len(job.ranks))
     rows = [_row(variant.name, job, base) for variant, job in jobs]
     header = (
         "variant", "ranks", "iteration", "compute", "exposed", "waiting", "tokens/s", "linearity",

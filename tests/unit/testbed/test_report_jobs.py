@@ -59,6 +59,12 @@ def test_a_trace_that_is_no_training_has_no_linearity(plain):
     assert {row[-1] for row in job_table(result).rows} == {"–"}
 
 
+def test_variants_of_equal_size_have_no_linearity(plain):
+    """Another routing on as many ranks is faster or slower; that is no loss by size."""
+    result = with_jobs(plain, job(8, 4e-3), job(8, 5e-3))
+    assert {row[-1] for row in job_table(result).rows} == {"–"}
+
+
 def test_notes_say_which_variants_they_are_of(plain):
     result = with_jobs(
         plain, job(8, 1e-3, notes=("all", "eight")), job(8, 1e-3, notes=("all",))
