@@ -15,7 +15,9 @@ def one_line(result: RunResult, directory: Path) -> str:
     failed = [expectation.text for expectation in result.expectations if not expectation.met]
     parts = [result.verdict.value]
     if result.verdict is Verdict.INVALID:
-        parts += [f"{v.name}: {reason}" for v in result.variants for reason in v.fidelity.reasons]
+        worst_first = sorted(result.variants, key=lambda v: -v.fidelity.verdict.severity)
+        first, *more = (f"{v.name}: {r}" for v in worst_first for r in v.fidelity.reasons)
+        parts.append(first + f" (and {len(more)} more reasons)" * bool(more))
     parts += _emptiness(result)
     if failed:
         parts.append(f"expectation failed: {'; '.join(failed)}")
