@@ -17,7 +17,7 @@ def one_line(result: RunResult, directory: Path) -> str:
     if result.verdict is Verdict.INVALID:
         worst_first = sorted(result.variants, key=lambda v: -v.fidelity.verdict.severity)
         first, *more = (f"{v.name}: {r}" for v in worst_first for r in v.fidelity.reasons)
-        parts.append(first + f" (and {len(more)} more reasons)" * bool(more))
+        parts.append(first + f" (and {len(more)} more)" * bool(more))
     parts += _emptiness(result)
     if failed:
         parts.append(f"expectation failed: {'; '.join(failed)}")

@@ -73,9 +73,10 @@ class PoissonFlows(TracedWorkload):
 
 @lru_cache(maxsize=8)
 def _sizes(name: str) -> FlowSizes:
-    """A distribution by name or from a file. Raises TraceError."""
-    if name in flow_size_names():
-        return published_flow_sizes(name)
+    """A distribution by name, however it is spelt (WebSearch), or from a file. Raises TraceError."""
+    for known in flow_size_names():
+        if known.replace("-", "") == name.lower().replace("-", "").replace("_", ""):
+            return published_flow_sizes(known)
     if not Path(name).exists():
         raise TraceError(
             f"sizes: {name!r} is no file; allowed: {', '.join(flow_size_names())}, or a file"

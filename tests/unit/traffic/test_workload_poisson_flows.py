@@ -33,6 +33,14 @@ def test_the_load_is_what_is_asked_for_at_any_scale(scale, duration):
     assert plan.payload_bytes * 8 == pytest.approx(4 * 0.5 * 400e9 * 2e-3 * scale, rel=0.25)
 
 
+@pytest.mark.parametrize(
+    ("name", "spelt"), [("web-search", "WebSearch"), ("fb-hadoop", "FB_Hadoop")]
+)
+def test_distributions_are_known_as_the_papers_spell_them(name, spelt):
+    plans = [flows_plan(sizes=sizes, duration="500 us") for sizes in (name, spelt)]
+    assert plans[0].ops == plans[1].ops
+
+
 def test_sizes_come_from_a_file(tmp_path):
     path = tmp_path / "sizes.txt"
     path.write_text("1000 0\n1001 100\n")
@@ -43,7 +51,7 @@ def test_sizes_come_from_a_file(tmp_path):
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [
-        ({"sizes": "websearch"}, "sizes: 'websearch' is no file; allowed: fb-hadoop, web-search"),
+        ({"sizes": "webserch"}, "sizes: 'webserch' is no file; allowed: fb-hadoop, web-search"),
         ({"sizes": "web-search", "duration": "1 ns"}, "no flow begins within"),
         ({"sizes": "fb-hadoop", "duration": "10 s"}, "flows; at most"),
     ],
