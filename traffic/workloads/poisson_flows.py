@@ -73,7 +73,7 @@ class PoissonFlows(TracedWorkload):
 
 @lru_cache(maxsize=8)
 def _sizes(name: str) -> FlowSizes:
-    """A distribution by name, however it is spelt (WebSearch), or from a file. Raises TraceError."""
+    """A distribution by name, spelt in any way (WebSearch), or from a file. Raises TraceError."""
     for known in flow_size_names():
         if known.replace("-", "") == name.lower().replace("-", "").replace("_", ""):
             return published_flow_sizes(known)
