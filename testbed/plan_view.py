@@ -14,6 +14,7 @@ from testbed.plan_jobs import print_jobs
 from testbed.report.quantities import format_quantity, plural, three_digits
 from testbed.scenario import Scenario, build_topology, plan_traffic, resolve_variants
 from testbed.topology import Topology
+from testbed.topology.layout import networks_without_gpus
 from testbed.topology.wiring import oversubscription
 from traffic.bounds import lower_bound
 from traffic.collectives.communicators import Communicator
@@ -63,8 +64,9 @@ def _print_topology(topology: Topology, console: Console) -> None:
         f"{topology.name}: {switches} switches, {len(topology.servers)} servers, "
         f"{len(topology.ranks)} ranks, {len(topology.interfaces) // 2} links"
     )
+    front_end = networks_without_gpus(topology)
     for tier, name in ((1, "leaf"), (2, "spine")):
-        ratio = oversubscription(topology, tier)
+        ratio = oversubscription(topology, tier, apart_from=front_end)
         if ratio is not None:
             console.print(f"capacity of a {name} down over up: {three_digits(ratio)}")
     _print_ranks(topology, console)

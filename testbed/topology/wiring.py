@@ -6,7 +6,7 @@ what Meta writes as 1:7 and HPN as 7:1, and 16/18 is a leaf with spare uplinks (
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
@@ -43,14 +43,16 @@ def uplink_rate(*, down: float, links: int, oversubscription: float) -> float:
     return down / (oversubscription * links)
 
 
-def oversubscription(topology: Topology, tier: int) -> float | None:
+def oversubscription(
+    topology: Topology, tier: int, *, apart_from: Container[str] = ()
+) -> float | None:
     """The ratio as built: capacity down over capacity up of all switches of a tier that have both.
 
-    None if no switch of the tier has uplinks.
+    None if no switch of the tier has uplinks. Switches of another network may be left out.
     """
     down = up = 0.0
     for switch in topology.switches:
-        if switch.tier != tier:
+        if switch.tier != tier or switch.name in apart_from:
             continue
         ports = topology.interfaces_of(switch.name)
         above = [i.rate for i in ports if topology.nodes[i.peer_node].tier > tier]

@@ -29,6 +29,16 @@ def test_sizes_addresses_and_bounds() -> None:
     assert "dilation 1000: at least 0.6 s of wall time" in text
 
 
+def test_the_ratio_is_that_of_the_fabric_with_the_gpus() -> None:
+    """A front-end network, whose leaves may have NICs in unequal numbers, does not change it."""
+    text = shown(
+        "topology={kind: rail-optimised, pods: 1, servers_per_pod: 2, gpus_per_server: 2, "
+        "storage: separate, storage_servers: 3, front_end_leaves: 2, storage_rate: 100 Gbps}",
+        "workload.senders=all",
+    )
+    assert "capacity of a leaf down over up: 1.00" in text
+
+
 def test_equal_variants_are_shown_once() -> None:
     text = shown()
     assert text.count("no network can finish") == 1
