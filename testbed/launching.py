@@ -98,14 +98,23 @@ def require_machine() -> None:
 
 
 def require_memory(scenario: Scenario, variants: tuple[str, ...]) -> None:
-    """Raise CommandError if the registered memory of all ranks does not fit into this machine."""
+    """Raise CommandError for a fabric that has more interfaces than the switches' programs count,
+    or if the registered memory of all ranks does not fit into this machine."""
+    from testbed.asic.mmu import MAX_PORTS
     from testbed.scenario import build_topology, plan_traffic, resolve_variants
 
     present = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     for name, variant in resolve_variants(scenario):
         if name not in variants:
             continue
-        plan = plan_traffic(variant, build_topology(variant))
+        topology = build_topology(variant)
+        if len(topology.interfaces) > MAX_PORTS:
+            raise CommandError(
+                f"topology: the fabric of {name} has {len(topology.interfaces)} interfaces; "
+                f"allowed: at most {MAX_PORTS}; `rocelab plan --gpus` takes larger ones",
+                ExitStatus.USAGE,
+            )
+        plan = plan_traffic(variant, topology)
         needed = sum(memory.total for memory in plan.memory)
         if needed > present * MEMORY_SHARE:
             raise CommandError(

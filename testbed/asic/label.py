@@ -24,7 +24,7 @@ from testbed.asic.bpf import (
     compile_bpf,
     program_id,
 )
-from testbed.asic.mmu import Mmu
+from testbed.asic.mmu import MAX_PORTS, Mmu
 from testbed.topology import Interface, Topology
 from testbed.topology.base import IFINDEX_BASE
 
@@ -64,7 +64,6 @@ ENGINE_DTYPE = np.dtype(
 _SETTINGS_DTYPE = np.dtype([("skipped", "<u8"), ("first_ifindex", "<u4"), ("reserved", "<u4")])
 _STATE_DTYPE = np.dtype([("packets", "<u4", (2,)), ("last", "<u4"), ("failed", "<u4")])
 _MAX_ENGINES = 512
-_MAX_PORTS = 8192
 
 
 class LabelEngine:
@@ -94,7 +93,7 @@ class LabelEngine:
         self._object = BpfObject(built, {"ports": mmu.ports_map})
         self.program = self._object.program("label")
         self._engines = self._map("engines", ENGINE_DTYPE, 2 * _MAX_ENGINES)
-        self._engine_of_port = self._map("engine_of_port", np.dtype("<u8"), _MAX_PORTS)
+        self._engine_of_port = self._map("engine_of_port", np.dtype("<u8"), MAX_PORTS)
         self._states = self._map("states", _STATE_DTYPE, _MAX_ENGINES)
         self._settings = self._map("settings", _SETTINGS_DTYPE, 1)
         self._settings["first_ifindex"] = first_ifindex

@@ -52,7 +52,9 @@ PORT_DTYPE = np.dtype(
 )
 """Layout of ``struct port`` in ports.bpf.h."""
 
-_MAX_PORTS = 8192
+MAX_PORTS = 8192
+"""Interfaces of one fabric: the size of the maps in ports.bpf.h."""
+
 _RING_BYTES = 8 << 20
 _DROP = struct.Struct("<QII4s4sIIIIII")
 
@@ -89,15 +91,15 @@ class Mmu:
     """
 
     def __init__(self, topology: Topology, policy: BufferPolicy, directory: Path) -> None:
-        if len(topology.interfaces) > _MAX_PORTS:
-            raise ValueError(f"{len(topology.interfaces)} interfaces; at most {_MAX_PORTS}")
+        if len(topology.interfaces) > MAX_PORTS:
+            raise ValueError(f"{len(topology.interfaces)} interfaces; at most {MAX_PORTS}")
         source = Path(__file__).with_name("mmu.bpf.c")
         built = directory / "mmu.bpf.o"
         compile_bpf(source, built)
         self._object = BpfObject(built)
         self._interfaces: list[Interface] = list(topology.interfaces.values())
-        memory = self._object.map_memory("ports", _MAX_PORTS * PORT_DTYPE.itemsize)
-        every = np.frombuffer(memory, dtype=PORT_DTYPE, count=_MAX_PORTS)
+        memory = self._object.map_memory("ports", MAX_PORTS * PORT_DTYPE.itemsize)
+        every = np.frombuffer(memory, dtype=PORT_DTYPE, count=MAX_PORTS)
         self.ports: NDArray[np.void] = every[: len(self._interfaces)]
         """One row per interface, in the topology's order; live."""
         self._ring = RingBuffer(self._object.map("drops"), _RING_BYTES)

@@ -132,6 +132,18 @@ def test_a_machine_that_lacks_something_is_status_4(invoke, isolated, monkeypatc
     assert err == "rocelab: clang is missing (and 1 more; see: rocelab doctor)\n"
 
 
+def test_a_fabric_that_is_too_large_to_emulate_is_status_2(invoke, isolated) -> None:
+    calls = isolated(lambda: 0)
+    large = (
+        "topology={kind: rail-optimised, pods: 6, servers_per_pod: 11, gpus_per_server: 16, "
+        "spines: 32}"
+    )
+    status, out, err = invoke("run", "incast", "--set", large)
+    assert (status, out, one_line(err), calls) == (2, "", True, [])
+    # 1056 NICs, and 96 leaves with 32 links each
+    assert "the fabric of go-back-n has 8256 interfaces; allowed: at most 8192" in err
+
+
 def test_payload_that_does_not_fit_into_memory_is_status_4(invoke, isolated, monkeypatch) -> None:
     calls = isolated(lambda: 0)
     sizes = {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 2**18}  # 1 GiB
