@@ -20,6 +20,14 @@ AUTOMATIC = "auto"
 _REPLACED = frozenset({"name", "description", "workload", "variants", "expect"})
 """What a scenario file says that a sweep says instead."""
 
+_OPTIONS = {
+    "workload.kind": "always collective",
+    "workload.collective": "the command's OPERATION",
+    "workload.size": "--sizes",
+    "workload.algorithm": "--algorithm",
+}
+"""What the variants of a sweep are made of, and where it is said instead."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Sweep:
@@ -83,6 +91,13 @@ class Sweep:
             for word in words:
                 if word not in allowed:
                     raise ScenarioError(f"{what}: {word!r}; {suggestion(word, allowed)}")
+        for setting in self.settings:
+            field = setting.partition("=")[0].strip()
+            if field in _OPTIONS:
+                raise ScenarioError(f"--set {field}: not in a sweep; it is {_OPTIONS[field]}")
+            section = field.partition(".")[0]
+            if field == "workload" or section == "variants":
+                raise ScenarioError(f"--set {field}: not in a sweep, which has its own {section}")
         if len(set(self.algorithms)) < len(self.algorithms):
             raise ScenarioError(f"--algorithm: {','.join(self.algorithms)} names one twice")
 

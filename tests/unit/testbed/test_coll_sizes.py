@@ -131,6 +131,17 @@ def test_a_barrier_has_no_size() -> None:
         ({"channels": 0}, "workload.channels: 0 must be"),
         ({"settings": ["topology.leafs=2"]}, "topology.leafs: unknown field"),
         ({"algorithms": ("pairwise",)}, "pairwise"),
+        (
+            {"settings": ["variants=[]"]},
+            "--set variants: not in a sweep, which has its own variants",
+        ),
+        ({"settings": ["variants.0.set={}"]}, "--set variants.0.set: not in a sweep"),
+        ({"settings": ["workload={kind: incast}"]}, "--set workload: not in a sweep"),
+        (
+            {"settings": ["workload.kind=incast"]},
+            "--set workload.kind: not in a sweep; it is always",
+        ),
+        ({"settings": ["workload.size=4"]}, "--set workload.size: not in a sweep; it is --sizes"),
         ({"base": "no-such"}, "no-such: there is no such file or scenario"),
         ({"topology": "torus"}, "topology.kind: 'torus' is not known"),
     ],
