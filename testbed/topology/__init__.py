@@ -15,6 +15,7 @@ from testbed.topology.base import (
     TopologyError,
     TopologyKind,
     TopologyParameters,
+    create_topology,
     register_topology,
     topology_kinds,
 )
@@ -36,6 +37,7 @@ __all__ = [
     "TopologyFormat",
     "TopologyKind",
     "TopologyParameters",
+    "create_topology",
     "export_topology",
     "register_topology",
     "topology_kinds",

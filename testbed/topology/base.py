@@ -264,3 +264,15 @@ def register_topology(kind: type[TopologyKind]) -> type[TopologyKind]:
 def topology_kinds() -> dict[str, type[TopologyKind]]:
     """All registered topology families by name."""
     return dict(_registry)
+
+
+def create_topology(name: str, /, **parameters: Any) -> Topology:
+    """A fabric of the family of that name.
+
+    Raises ValueError for an unknown name (it lists the known ones) and for bad parameters, as
+    pydantic.ValidationError or TopologyError.
+    """
+    kind = _registry.get(name)
+    if kind is None:
+        raise ValueError(f"topology {name!r} is unknown; allowed: {', '.join(sorted(_registry))}")
+    return kind().build(kind.parameters(**parameters))

@@ -20,7 +20,7 @@ from mininet.topo import Topo
 from testbed.asic.mmu import BufferPolicy
 from testbed.fabric import Fabric
 from testbed.ovs import OpenVSwitch
-from testbed.topology import NodeKind, Topology, topology_kinds
+from testbed.topology import NodeKind, Topology, create_topology
 from tests.bench.table import Row
 from tests.isolated import isolated_in_directory
 
@@ -29,14 +29,6 @@ SIZES = ((4, 4, 4), (8, 8, 8))
 DILATION = 10_000.0
 LINK_MBPS = 40.0
 """400 Gb/s at that dilation."""
-
-
-def leaf_spine(leaves: int, spines: int, servers_per_leaf: int) -> Topology:
-    """The topology that both build."""
-    kind = topology_kinds()["leaf-spine"]
-    return kind().build(
-        kind.parameters(leaves=leaves, spines=spines, servers_per_leaf=servers_per_leaf)
-    )
 
 
 def build_ours(topology: Topology, directory: Path) -> float:
@@ -98,12 +90,12 @@ def build_stock(topology: Topology, directory: Path) -> float:
 def run() -> list[Row]:
     """Build each size once each way."""
     rows = []
-    for size in SIZES:
-        topology = leaf_spine(*size)
+    for leaves, spines, servers in SIZES:
+        topology = create_topology(
+            "leaf-spine", leaves=leaves, spines=spines, servers_per_leaf=servers
+        )
         ours = isolated_in_directory(partial(build_ours, topology))
         stock = isolated_in_directory(partial(build_stock, topology))
-        servers = len(topology.servers)
-        rows.append(
-            Row(f"build {servers} servers", f"{ours:.2f} s", f"{stock:.2f} s", stock / ours)
-        )
+        count = len(topology.servers)
+        rows.append(Row(f"build {count} servers", f"{ours:.2f} s", f"{stock:.2f} s", stock / ours))
     return rows

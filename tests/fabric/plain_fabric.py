@@ -25,20 +25,14 @@ from controllers.program import write_program
 from controllers.schemes import create_scheme
 from controllers.table import FabricTables
 from testbed.ovs import OpenVSwitch
-from testbed.topology import Topology, topology_kinds
+from testbed.topology import Topology, create_topology
 
 ETH_P_ALL = 3
 
 
-def family(name: str, **parameters: Any) -> Topology:
-    """A registered topology."""
-    kind = topology_kinds()[name]
-    return kind().build(kind.parameters(**parameters))
-
-
 def leaf_spine(**size: int) -> Topology:
     """A leaf-spine fabric."""
-    return family("leaf-spine", **size)
+    return create_topology("leaf-spine", **size)
 
 
 class PatientOpenVSwitch(OpenVSwitch):

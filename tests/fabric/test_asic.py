@@ -16,7 +16,7 @@ from testbed.asic.mmu import BufferPolicy
 from testbed.fabric import Fabric
 from testbed.isolation import network_namespace_of
 from testbed.offload import enabled_offloads
-from testbed.topology import topology_kinds
+from testbed.topology import create_topology
 from tests.isolated import isolated
 from traffic.packet_socket import PacketSocket
 from traffic.packets import BTH
@@ -37,8 +37,7 @@ FRAMES = 20
 
 def in_fabric(function: Callable[[Fabric], Any], tmp_path: Path, **policy: int) -> Any:
     """Build two senders, one receiver and a leaf; return what the function found."""
-    kind = topology_kinds()["leaf-spine"]
-    topology = kind().build(kind.parameters(leaves=1, spines=0, servers_per_leaf=3))
+    topology = create_topology("leaf-spine", leaves=1, spines=0, servers_per_leaf=3)
 
     def inside() -> Any:
         fabric = Fabric(

@@ -28,11 +28,10 @@ from controllers.program import write_program
 from controllers.schemes import create_scheme
 from controllers.table import FabricTables
 from testbed.isolation import network_namespace_of
-from testbed.topology import Interface, Topology
+from testbed.topology import Interface, Topology, create_topology
 from tests.fabric.plain_fabric import (
     PlainFabric,
     fabric,
-    family,
     ip_batch,
     leaf_spine,
     packet_socket,
@@ -109,7 +108,7 @@ def test_labels_choose_among_ports_in_every_tier(
     tmp_path: Path, kind: str, parameters: dict[str, Any]
 ) -> None:
     """All schemes with labels have these entries; without a tag a packet goes by slot 0."""
-    topology = family(kind, **parameters)
+    topology = create_topology(kind, **parameters)
     generator = random.Random(5)
     flows = random_flows(topology, 80, seed=5)
     labels = [None, *(generator.randrange(1 << 12) for _ in flows[1:])]

@@ -3,32 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
-from testbed.topology import Topology, TopologyBuilder, topology_kinds
+from testbed.topology import Topology, TopologyBuilder, create_topology
 
 
 @pytest.fixture(scope="session")
 def family() -> Callable[..., Topology]:
     """Build a registered topology from its name and parameters."""
-
-    def build(name: str, **parameters: object) -> Topology:
-        kind = topology_kinds()[name]
-        return kind().build(kind.parameters(**parameters))
-
-    return build
+    return create_topology
 
 
 @pytest.fixture(scope="session")
 def leaf_spine() -> Callable[..., Topology]:
     """Build a leaf-spine fabric from its parameters."""
-
-    def build(**size: int) -> Topology:
-        kind = topology_kinds()["leaf-spine"]
-        return kind().build(kind.parameters(**size))
-
-    return build
+    return partial(create_topology, "leaf-spine")
 
 
 @pytest.fixture(scope="session")

@@ -27,7 +27,7 @@ from controllers.routes import LinkState
 from controllers.schemes import RoutingScheme, RoutingView, create_scheme
 from controllers.schemes.base import route, to_switch
 from controllers.table import FabricTables, RoutingError
-from testbed.topology import Topology, topology_kinds
+from testbed.topology import Topology, create_topology
 
 WORD = st.integers(0, 0xFFFF_FFFF)
 PORT = st.integers(0, 0xFFFF)
@@ -51,8 +51,7 @@ FABRICS = {
 
 
 def build(name: str) -> Topology:
-    kind = topology_kinds()[name.removesuffix("-one-plane")]
-    return kind().build(kind.parameters(**FABRICS[name]))
+    return create_topology(name.removesuffix("-one-plane"), **FABRICS[name])
 
 
 def flow_of(topology: Topology, fabric: ArrayFabric, flows: FlowArrays, row: int) -> Flow:

@@ -23,7 +23,7 @@ from controllers.planning.study import (
     judge,
     study,
 )
-from testbed.topology import topology_kinds
+from testbed.topology import create_topology
 
 RATE = 400e9
 
@@ -65,8 +65,7 @@ SAME = {
 @pytest.mark.parametrize("name", SAME)
 def test_full_size_families_are_the_topologies_in_arrays(name: str) -> None:
     parameters, make = SAME[name]
-    kind = topology_kinds()[name]
-    expected, built = from_topology(kind().build(kind.parameters(**parameters))), make()
+    expected, built = from_topology(create_topology(name, **parameters)), make()
     for field in dataclasses.fields(ArrayFabric):
         a, b = getattr(expected, field.name), getattr(built, field.name)
         if field.name in ("up_rates", "down_rates"):

@@ -17,7 +17,7 @@ from controllers.hashing import FiveTuple
 from controllers.routes import LinkState
 from controllers.schemes import Entries, RoutingScheme, create_scheme, scheme_class, scheme_names
 from controllers.table import BlackHoleError, RoutingError
-from testbed.topology import Interface, NodeKind, Topology, topology_kinds
+from testbed.topology import Interface, NodeKind, Topology, create_topology, topology_kinds
 
 
 def single_failures(topology: Topology) -> Iterator[frozenset[str]]:
@@ -115,8 +115,7 @@ def size(value: object) -> str:
 def test_single_failures_leave_no_loop_and_no_black_hole(
     kind: str, parameters: dict[str, object]
 ) -> None:
-    family = topology_kinds()[kind]
-    topology = family().build(family.parameters(**parameters))
+    topology = create_topology(kind, **parameters)
     flows = all_flows(topology)
     schemes = different_schemes(topology, flows)
     healthy: dict[str, FabricExplorer] = {}

@@ -14,15 +14,14 @@ from testbed.calibration import (
     cpu_per_emulated_second,
     measure_unit,
 )
-from testbed.topology import topology_kinds
+from testbed.topology import create_topology
 from traffic.plan import Operation, WorkloadParameters
 from traffic.plan_builder import PlanBuilder
 from traffic.workloads import create_workload, workload_class
 
 
 def make(senders: int = 7, rate: str = "400 Gbps", hop: str = "1 us"):
-    kind = topology_kinds()["leaf-spine"]
-    topology = kind().build(kind.parameters(link_rate=rate, hop_latency=hop))
+    topology = create_topology("leaf-spine", link_rate=rate, hop_latency=hop)
     parameters = workload_class("incast").Parameters(senders=senders, message_size="64 MiB")
     plan = create_workload("incast").plan(parameters, world_size=8, seed=1)
     return plan, topology
@@ -63,7 +62,6 @@ def test_a_margin_is_for_the_load():
 
 def test_computations_do_not_count_because_their_time_is_skipped():
     def chosen(duration):
-        kind = topology_kinds()["leaf-spine"]
         builder = PlanBuilder(
             workload="flows", parameters=WorkloadParameters(), world_size=8, seed=1
         )
@@ -74,7 +72,7 @@ def test_computations_do_not_count_because_their_time_is_skipped():
             builder.flow(builder.connect(0, 1)), operation=Operation.WRITE, length=2**20, offset=0,
             remote_offset=0, depends_on=needed,
         )  # fmt: skip
-        topology = kind().build(kind.parameters())
+        topology = create_topology("leaf-spine")
         return choose_dilation(builder.build(), topology, path_mtu=4096, unit=1e-6, cores=2)
 
     assert chosen(0.0) == chosen(0.1)

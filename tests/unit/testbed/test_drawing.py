@@ -18,14 +18,8 @@ from testbed.drawing import (
     link_loads,
     picture_format,
 )
-from testbed.topology import Topology, topology_kinds
+from testbed.topology import Topology, create_topology
 from testbed.topology.layout import Box, lay_out
-
-
-def build(kind: str, **parameters: object) -> Topology:
-    family = topology_kinds()[kind]
-    return family().build(family.parameters(**parameters))
-
 
 FABRICS = [
     ("leaf-spine", {}),
@@ -55,7 +49,7 @@ def overlap(first: Box, second: Box) -> bool:
 
 @pytest.mark.parametrize(("kind", "parameters"), FABRICS)
 def test_boxes_do_not_overlap(kind, parameters):
-    topology = build(kind, **parameters)
+    topology = create_topology(kind, **parameters)
     layout = lay_out(topology)
     assert set(layout.nodes) == set(topology.nodes)
     assert set(layout.ranks) == {rank.rank for rank in topology.ranks}
@@ -69,7 +63,7 @@ def test_boxes_do_not_overlap(kind, parameters):
 
 @pytest.mark.parametrize(("kind", "parameters"), FABRICS)
 def test_tiers_are_rows_and_front_ends_are_below(kind, parameters):
-    topology = build(kind, **parameters)
+    topology = create_topology(kind, **parameters)
     layout = lay_out(topology)
     for interface in topology.interfaces.values():
         low, high = topology.nodes[interface.node], topology.nodes[interface.peer_node]
@@ -82,7 +76,7 @@ def test_tiers_are_rows_and_front_ends_are_below(kind, parameters):
 
 
 def test_planes_stand_side_by_side():
-    topology = build("hpn7-pod")
+    topology = create_topology("hpn7-pod")
     layout = lay_out(topology)
     spines = [node for node in topology.switches if node.tier == 2]
     first = max(layout.nodes[node.name].x for node in spines if node.plane == 0)
@@ -117,11 +111,11 @@ DOWN = ("rank0-leaf1", "leaf1-rank1")
     ],
 )  # fmt: skip
 def test_findings(flows, words):
-    assert finding(build("leaf-spine"), flows) == words
+    assert finding(create_topology("leaf-spine"), flows) == words
 
 
 def test_findings_of_other_fabrics():
-    single = build("leaf-spine", leaves=1, spines=0)
+    single = create_topology("leaf-spine", leaves=1, spines=0)
     assert finding(single, [way(*DOWN)] * 3) == (
         "3 flows through switches that have no uplinks; 3 end at rank 1"
     )
@@ -129,14 +123,14 @@ def test_findings_of_other_fabrics():
         way("rank0-leaf1", "leaf1-spine1", "spine1-leaf3", "leaf3-rank8"),
         way("rank4-leaf2", "leaf2-spine1", "spine1-leaf3", "leaf3-rank9"),
     ]
-    assert finding(build("leaf-spine", leaves=3), downlink) == (
+    assert finding(create_topology("leaf-spine", leaves=3), downlink) == (
         "2 flows use 2 of 6 uplinks; the busiest carries 1, the busiest downlink to a leaf 2"
     )
     cores = way("rank0-leaf1", "leaf1-spine1", "spine1-core1", "core1-spine3", "spine3-leaf3")
-    assert finding(build("three-tier"), [cores]) == (
+    assert finding(create_topology("three-tier"), [cores]) == (
         "1 flow uses 1 of 8 uplinks; 1 of 8 links to the cores are used"
     )
-    separate = build("leaf-spine", storage="separate", front_end_leaves=2)
+    separate = create_topology("leaf-spine", storage="separate", front_end_leaves=2)
     assert finding(separate, [way(*UP1)]).startswith("1 flow uses 1 of 4 uplinks")
 
 
@@ -154,7 +148,7 @@ def svg_of(topology: Topology, flows: list[DrawnFlow], path: Path) -> str:
 
 @pytest.mark.parametrize(("kind", "parameters"), FABRICS)
 def test_every_switch_and_server_is_named(tmp_path, kind, parameters):
-    topology = build(kind, **parameters)
+    topology = create_topology(kind, **parameters)
     text = svg_of(topology, [], tmp_path / "fabric.svg")
     shown = set(re.findall(r">([^<>]+)</text>", text))
     for node in topology.nodes.values():
@@ -168,7 +162,7 @@ def test_every_switch_and_server_is_named(tmp_path, kind, parameters):
 
 def test_few_flows_have_their_own_colours(tmp_path):
     flows = [DrawnFlow("0 → 4", (UP1,)), DrawnFlow("1 → 5", (UP2,))]
-    text = svg_of(build("leaf-spine"), flows, tmp_path / "few.svg")
+    text = svg_of(create_topology("leaf-spine"), flows, tmp_path / "few.svg")
     assert ">0 → 4</text>" in text and ">1 → 5</text>" in text
     # a line per interface on its way, and one in the legend
     for colour in FLOW_COLOURS[:2]:
@@ -178,20 +172,20 @@ def test_few_flows_have_their_own_colours(tmp_path):
 
 def test_many_flows_become_loads(tmp_path):
     flows = [DrawnFlow("x", (UP1,))] * len(FLOW_COLOURS) + [DrawnFlow("x", (UP3,))]
-    text = svg_of(build("leaf-spine"), flows, tmp_path / "many.svg")
+    text = svg_of(create_topology("leaf-spine"), flows, tmp_path / "many.svg")
     assert f">{len(FLOW_COLOURS)} flows</text>" in text and ">1 flow</text>" in text
     assert ">x</text>" not in text
 
 
 def test_drawings_are_reproducible(tmp_path):
-    topology = build("hpn7-pod")
+    topology = create_topology("hpn7-pod")
     first = svg_of(topology, [], tmp_path / "first.svg")
     assert svg_of(topology, [], tmp_path / "second.svg") == first
 
 
 def test_png(tmp_path):
     path = tmp_path / "fabric.PNG"
-    draw_topology(build("leaf-spine"), [way(*UP1)], path, picture_format(path))
+    draw_topology(create_topology("leaf-spine"), [way(*UP1)], path, picture_format(path))
     assert path.read_bytes().startswith(b"\x89PNG")
 
 

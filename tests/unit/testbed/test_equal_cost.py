@@ -3,16 +3,11 @@
 import pytest
 
 from testbed.equal_cost import equal_cost_interfaces
-from testbed.topology import topology_kinds
-
-
-def build(name, **parameters):
-    kind = topology_kinds()[name]
-    return kind().build(kind.parameters(**parameters))
+from testbed.topology import create_topology
 
 
 def test_one_pair_in_a_leaf_spine_fabric():
-    topology = build("leaf-spine", leaves=3, spines=2, servers_per_leaf=2)
+    topology = create_topology("leaf-spine", leaves=3, spines=2, servers_per_leaf=2)
     assert equal_cost_interfaces(topology, [(0, 2)]) == {
         "leaf1-spine1", "leaf1-spine2", "spine1-leaf2", "spine2-leaf2", "leaf2-rank2",
     }  # fmt: skip
@@ -20,7 +15,9 @@ def test_one_pair_in_a_leaf_spine_fabric():
 
 
 def test_cores_only_between_zones():
-    topology = build("three-tier", zones=2, leaves=2, spines=2, cores=2, servers_per_leaf=1)
+    topology = create_topology(
+        "three-tier", zones=2, leaves=2, spines=2, cores=2, servers_per_leaf=1
+    )
     within = equal_cost_interfaces(topology, [(0, 2)])
     across = equal_cost_interfaces(topology, [(0, 4)])
     assert not any("core" in name for name in within)
@@ -30,7 +27,7 @@ def test_cores_only_between_zones():
 
 @pytest.mark.parametrize("dual_plane", [True, False])
 def test_both_ports_of_a_nic(dual_plane):
-    topology = build(
+    topology = create_topology(
         "hpn", segments=2, servers_per_segment=1, gpus_per_server=1, spines=2, dual_plane=dual_plane
     )
     found = equal_cost_interfaces(topology, [(0, 1)])

@@ -17,18 +17,13 @@ from testbed.failures import (
     slowed_from_start,
 )
 from testbed.schema import Faults
-from testbed.topology import Topology, topology_kinds
+from testbed.topology import create_topology
 
 US = 1e-6
 LINKS = ["leaf1-spine1", "leaf1-spine2", "leaf2-spine1", "rank0-leaf1"]
 
 
-def fabric() -> Topology:
-    kind = topology_kinds()["leaf-spine"]()
-    return kind.build(kind.parameters(leaves=2, spines=2, servers_per_leaf=2))
-
-
-FABRIC = fabric()
+FABRIC = create_topology("leaf-spine", leaves=2, spines=2, servers_per_leaf=2)
 
 
 def timeline(**faults: Any) -> FaultTimeline:

@@ -29,7 +29,7 @@ from controllers.labels import (
 )
 from testbed.asic.label import LabelEngine
 from testbed.asic.mmu import BufferPolicy, Mmu
-from testbed.topology import Topology, topology_kinds
+from testbed.topology import Topology, create_topology
 from traffic.packets import AETH, BTH
 
 pytestmark = [
@@ -130,8 +130,7 @@ class Leaf:
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Leaf]:
-    kind = topology_kinds()["leaf-spine"]
-    topology = kind().build(kind.parameters(leaves=2, spines=4, servers_per_leaf=2))
+    topology = create_topology("leaf-spine", leaves=2, spines=4, servers_per_leaf=2)
     # one uplink of half the rate
     slow = replace(topology.interfaces["leaf1-spine4"], rate=topology.nic(0).rate / 2)
     topology = replace(topology, interfaces={**topology.interfaces, slow.name: slow})
@@ -308,8 +307,7 @@ def test_a_sprayed_member_uses_slots_that_are_dealt_evenly_when_it_is_out_of_rea
 
 def test_with_a_third_tier_spray_deals_the_second_slots_too(tmp_path: Path) -> None:
     """Spines with three uplinks each: every path gets as many packets as any other."""
-    kind = topology_kinds()["three-tier"]
-    topology = kind().build(kind.parameters(zones=2, leaves=2, spines=4, cores=3))
+    topology = create_topology("three-tier", zones=2, leaves=2, spines=4, cores=3)
     leaf = Leaf(topology, tmp_path)
     try:
         leaf.configure(LabelMode.SPRAY)

@@ -13,14 +13,13 @@ from testbed.topology import (
     Topology,
     TopologyBuilder,
     TopologyError,
-    topology_kinds,
+    create_topology,
 )
 from testbed.topology.base import IFINDEX_BASE
 
 
 def leaf_spine(**parameters: object) -> Topology:
-    kind = topology_kinds()["leaf-spine"]
-    return kind().build(kind.parameters(**parameters))
+    return create_topology("leaf-spine", **parameters)
 
 
 SIZES = [
@@ -174,3 +173,8 @@ def test_builder_refuses_what_cannot_be_wired():
     builder.switch("leaf", tier=1, index=255)
     with pytest.raises(TopologyError, match="at most 255"):
         builder.build()
+
+
+def test_an_unknown_family_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(ValueError, match="topology 'ring' is unknown; allowed: file, hpn, "):
+        create_topology("ring")

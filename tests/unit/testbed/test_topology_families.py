@@ -10,17 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from testbed.topology import NodeKind, RankRole, Topology, TopologyError, topology_kinds
+from testbed.topology import NodeKind, RankRole, Topology, TopologyError, create_topology
 from testbed.topology.base import INTERFACE_NAME_LIMIT, SWITCH_PORT_LIMIT
 from testbed.topology.wiring import oversubscription, uplinks
 
 PRESETS = ("meta-ai-zone", "hpn7-pod", "rail-optimised", "spectrum-x-like")
 FAMILIES = ("leaf-spine", "three-tier", "rail-optimised", "hpn")
-
-
-def build(kind: str, **parameters: object) -> Topology:
-    family = topology_kinds()[kind]
-    return family().build(family.parameters(**parameters))
 
 
 def check_invariants(topology: Topology) -> None:
@@ -64,7 +59,7 @@ small = st.integers(1, 4)
 )
 @settings(max_examples=25)
 def test_leaf_spine_invariants(size, storage, count):
-    topology = build(
+    topology = create_topology(
         "leaf-spine", **size, storage=storage, storage_servers=count, front_end_leaves=count
     )
     check_invariants(topology)
@@ -91,7 +86,7 @@ def test_leaf_spine_invariants(size, storage, count):
 )
 @settings(max_examples=25)
 def test_three_tier_invariants(size, leaf_ratio, spine_ratio):
-    topology = build(
+    topology = create_topology(
         "three-tier",
         **size,
         leaf_oversubscription=leaf_ratio,
@@ -118,7 +113,7 @@ def test_three_tier_invariants(size, leaf_ratio, spine_ratio):
 )
 @settings(max_examples=25)
 def test_rail_optimised_invariants(size):
-    topology = build("rail-optimised", **size)
+    topology = create_topology("rail-optimised", **size)
     check_invariants(topology)
     assert oversubscription(topology, 1) == pytest.approx(1)
     for first, second in combinations(topology.gpu_ranks[:12], 2):
@@ -143,7 +138,7 @@ def test_rail_optimised_invariants(size):
 @settings(max_examples=30)
 def test_hpn_invariants(size, variant):
     dual_tor, dual_plane = variant
-    topology = build("hpn", **size, dual_tor=dual_tor, dual_plane=dual_plane)
+    topology = create_topology("hpn", **size, dual_tor=dual_tor, dual_plane=dual_plane)
     check_invariants(topology)
     planes = {switch.plane for switch in topology.switches}
     assert planes == ({0, 1} if (dual_tor if dual_plane is None else dual_plane) else {0})
@@ -162,14 +157,14 @@ def test_hpn_invariants(size, variant):
 def test_hpn_variants_have_equal_capacity():
     capacities = set()
     for dual_tor, dual_plane in ((True, True), (True, False), (False, False)):
-        topology = build("hpn", dual_tor=dual_tor, dual_plane=dual_plane)
+        topology = create_topology("hpn", dual_tor=dual_tor, dual_plane=dual_plane)
         rates = [topology.interfaces[name].rate for name in uplinks(topology, 1)]
         capacities.add(round(sum(rates)))
     assert len(capacities) == 1
 
 
 def test_ports_of_an_hpn_nic_reach_tors_of_one_set():
-    topology = build("hpn7-pod")
+    topology = create_topology("hpn7-pod")
     assert topology.ranks[0].interfaces == ("rank0-leaf1", "rank0-leaf2")
     assert topology.ranks[5].interfaces == ("rank5-leaf3", "rank5-leaf4")
     assert topology.prefixes["leaf1"] == topology.prefixes["leaf2"] == "10.1.0.0/16"
@@ -189,23 +184,25 @@ def test_ports_of_an_hpn_nic_reach_tors_of_one_set():
     ],
 )
 def test_leaf_spine_ratios(parameters, ratio):
-    built = oversubscription(build("leaf-spine", **parameters), 1)
+    built = oversubscription(create_topology("leaf-spine", **parameters), 1)
     assert built == (None if ratio is None else pytest.approx(ratio))
 
 
 def test_meta_ai_zone_as_deployed():
     """An RTSW of 25.6T: 16 x 400G down, 18 x 400G up."""
-    topology = build("meta-ai-zone", gpus_per_server=8, racks=4)
+    topology = create_topology("meta-ai-zone", gpus_per_server=8, racks=4)
     ports = topology.interfaces_of("leaf1")
     assert len(ports) == 16 + 18 and {port.rate for port in ports} == {400e9}
     assert oversubscription(topology, 1) == pytest.approx(1 / 1.125)
-    joined = build("meta-ai-zone", zones=2)
+    joined = create_topology("meta-ai-zone", zones=2)
     assert oversubscription(joined, 2) == pytest.approx(7)
 
 
 def test_hpn7_tor_as_deployed():
     """A ToR of 51.2T: 128 x 200G down, 60 x 400G up."""
-    topology = build("hpn7-pod", segments=1, servers_per_segment=128, gpus_per_server=1, spines=120)
+    topology = create_topology(
+        "hpn7-pod", segments=1, servers_per_segment=128, gpus_per_server=1, spines=120
+    )
     ports = topology.interfaces_of("leaf1")
     assert sorted({port.rate for port in ports}) == pytest.approx([200e9, 400e9])
     assert [port.rate for port in ports].count(200e9) == 128
@@ -213,14 +210,14 @@ def test_hpn7_tor_as_deployed():
 
 
 def test_spectrum_x_links_have_one_rate():
-    topology = build("spectrum-x-like", servers_per_pod=4)
+    topology = create_topology("spectrum-x-like", servers_per_pod=4)
     assert {interface.rate for interface in topology.interfaces.values()} == {400e9}
     assert oversubscription(topology, 1) == 1
 
 
 @pytest.mark.parametrize("kind", sorted({*PRESETS, *FAMILIES}))
 def test_defaults_are_small_enough_to_emulate(kind):
-    topology = build(kind)
+    topology = create_topology(kind)
     check_invariants(topology)
     assert topology.name == kind
     assert len(topology.gpu_ranks) <= 32
@@ -239,14 +236,14 @@ def test_defaults_are_small_enough_to_emulate(kind):
     ],
 )
 def test_fabrics_of_64_leaves(kind, size):
-    topology = build(kind, **size)
+    topology = create_topology(kind, **size)
     check_invariants(topology)
     assert len([switch for switch in topology.switches if switch.tier == 1]) == 64
 
 
 @pytest.mark.parametrize("kind", ["leaf-spine", "rail-optimised"])
 def test_a_separate_front_end_shares_nothing(kind):
-    topology = build(kind, storage="separate", storage_servers=3, front_end_leaves=2)
+    topology = create_topology(kind, storage="separate", storage_servers=3, front_end_leaves=2)
     back_end = {rank.rank for rank in topology.gpu_ranks}
     front_end = [rank.rank for rank in topology.ranks if rank.rank not in back_end]
     storage = topology.ranks_of(RankRole.STORAGE)
@@ -262,7 +259,7 @@ def test_a_separate_front_end_shares_nothing(kind):
 
 @pytest.mark.parametrize("kind", ["leaf-spine", "rail-optimised"])
 def test_shared_storage_hangs_on_the_gpus_leaves(kind):
-    topology = build(kind, storage="shared", storage_servers=2, storage_rate="100 Gbps")
+    topology = create_topology(kind, storage="shared", storage_servers=2, storage_rate="100 Gbps")
     storage = topology.ranks_of(RankRole.STORAGE)
     assert [rank.server for rank in storage] == ["storage1", "storage2"]
     assert [topology.leaf_of(rank.rank) for rank in storage] == ["leaf1", "leaf2"]
@@ -272,7 +269,7 @@ def test_shared_storage_hangs_on_the_gpus_leaves(kind):
 
 
 def test_rail_only_rails_are_networks_of_their_own():
-    topology = build("rail-optimised", pods=1, spines=0, gpus_per_server=2)
+    topology = create_topology("rail-optimised", pods=1, spines=0, gpus_per_server=2)
     assert topology.switch_hops(0, 2) == 1
     assert not topology.connected(0, 1)
 
@@ -305,7 +302,7 @@ def test_rail_only_rails_are_networks_of_their_own():
 )  # fmt: skip
 def test_what_cannot_be_wired(kind, parameters, words):
     with pytest.raises(TopologyError, match=words) as caught:
-        build(kind, **parameters)
+        create_topology(kind, **parameters)
     assert str(caught.value).startswith("topology") and "\n" not in str(caught.value)
 
 
@@ -322,4 +319,4 @@ def test_what_cannot_be_wired(kind, parameters, words):
 )
 def test_parameters_out_of_range(kind, parameters):
     with pytest.raises(ValidationError):
-        build(kind, **parameters)
+        create_topology(kind, **parameters)

@@ -16,8 +16,8 @@ from testbed.topology import (
     TopologyBuilder,
     TopologyError,
     TopologyFormat,
+    create_topology,
     export_topology,
-    topology_kinds,
 )
 from testbed.topology.text_format import parse_topology
 
@@ -48,11 +48,6 @@ SIMAI = """\
 """
 
 
-def build(kind: str, **parameters: object) -> Topology:
-    family = topology_kinds()[kind]
-    return family().build(family.parameters(**parameters))
-
-
 @pytest.fixture
 def read(tmp_path):
     """Write a text into a file and build it."""
@@ -60,7 +55,7 @@ def read(tmp_path):
     def read(text: str, **parameters: object) -> Topology:
         path = tmp_path / "fabric.txt"
         path.write_text(text)
-        return build("file", path=str(path), **parameters)
+        return create_topology("file", path=str(path), **parameters)
 
     return read
 
@@ -111,7 +106,7 @@ FAMILIES = [
 @pytest.mark.parametrize(("kind", "parameters"), FAMILIES)
 @pytest.mark.parametrize("format", TopologyFormat)
 def test_round_trip(read, kind, parameters, format):
-    topology = build(kind, **parameters)
+    topology = create_topology(kind, **parameters)
     text = export_topology(topology, format)
     servers = len({rank.server for rank in topology.ranks})
     again = read(text, gpus_per_server=len(topology.ranks) // servers)
@@ -132,7 +127,9 @@ def test_round_trip(read, kind, parameters, format):
 
 
 def test_simai_export_says_which_gpus_share_an_nvswitch():
-    lines = export_topology(build("leaf-spine", gpus_per_server=2, servers_per_leaf=1), "simai")
+    lines = export_topology(
+        create_topology("leaf-spine", gpus_per_server=2, servers_per_leaf=1), "simai"
+    )
     header, switches, *links = lines.splitlines()
     assert header == "10 2 2 4 12 H100"
     assert switches == "4 5 6 7 8 9"
@@ -149,7 +146,7 @@ def test_simai_export_says_which_gpus_share_an_nvswitch():
 )
 def test_what_a_format_cannot_say(parameters, format, words):
     with pytest.raises(TopologyError, match=words):
-        export_topology(build("leaf-spine", **parameters), format)
+        export_topology(create_topology("leaf-spine", **parameters), format)
 
 
 def test_one_rate_per_link():
@@ -162,7 +159,7 @@ def test_one_rate_per_link():
 
 
 def test_hpcc_knows_hosts_of_any_role(read):
-    topology = build("leaf-spine", storage="separate")
+    topology = create_topology("leaf-spine", storage="separate")
     again = read(export_topology(topology, "hpcc"))
     assert len(again.ranks) == len(topology.ranks)
     assert len({switch.plane for switch in again.switches}) == 2
@@ -251,9 +248,9 @@ def test_files_that_are_not_opened(tmp_path: Path):
         ("a\0b", "cannot be read"),
     ):
         with pytest.raises(TopologyError, match=words):
-            build("file", path=str(path))
+            create_topology("file", path=str(path))
     with pytest.raises(ValidationError):
-        build("file", path="")
+        create_topology("file", path="")
 
 
 def test_a_scenario_names_a_file(tmp_path: Path):

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from testbed.topology.base import topology_kinds
+from testbed.topology.base import create_topology
 from traffic.placement import (
     Job,
     PlacementError,
@@ -163,8 +163,7 @@ def test_bad_jobs_are_refused(jobs, message):
 
 
 def test_slots_of_a_fabric_are_its_gpus_with_their_leaf():
-    kind = topology_kinds()["leaf-spine"]()
-    topology = kind.build(kind.parameters())
+    topology = create_topology("leaf-spine")
     slots = rank_slots(topology)
     assert [slot.slot for slot in slots] == [rank.rank for rank in topology.gpu_ranks]
     for slot in slots:
