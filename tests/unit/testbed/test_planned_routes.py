@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from collections import Counter
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from plugin import import_file
 
 from controllers.routes import LinkState
 from controllers.schemes import base, scheme_names
@@ -222,15 +221,9 @@ class HighestPort(RoutingScheme):
 
 @pytest.fixture
 def highest_port(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Write the file and import it, as a user's own program would."""
+    """The scheme, for one test."""
     monkeypatch.setattr(base, "_registry", dict(base._registry))
-    path = tmp_path / "highest_port_scheme.py"
-    path.write_text(SCHEME)
-    spec = importlib.util.spec_from_file_location("highest_port_scheme", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, "highest_port_scheme", module)
-    spec.loader.exec_module(module)
+    import_file(tmp_path / "highest_port_scheme.py", SCHEME, monkeypatch)
 
 
 @pytest.mark.usefixtures("highest_port")

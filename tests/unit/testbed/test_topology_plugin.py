@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from pathlib import Path
 
 import pytest
+from plugin import import_file
 
 from testbed.routes import plan_routes
 from testbed.scenario import ScenarioError, build_topology, load_scenario, plan_traffic
@@ -52,15 +51,9 @@ workload: {kind: incast, message_size: 64 KiB}
 
 @pytest.fixture
 def star(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Write the file and import it, as a user's own program would."""
+    """The family, for one test."""
     monkeypatch.setattr(base, "_registry", dict(base.topology_kinds()))
-    path = tmp_path / "star_topology.py"
-    path.write_text(FAMILY)
-    spec = importlib.util.spec_from_file_location("star_topology", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, "star_topology", module)
-    spec.loader.exec_module(module)
+    import_file(tmp_path / "star_topology.py", FAMILY, monkeypatch)
 
 
 @pytest.mark.usefixtures("star")

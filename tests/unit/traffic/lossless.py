@@ -1,9 +1,13 @@
-"""A perfect network in memory: runs all ranks of a plan, in a shuffled but repeatable order."""
+"""A perfect network in memory: runs all ranks of a plan, in a shuffled but repeatable order; and
+what a reduction must give.
+"""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+
+import numpy as np
 
 from traffic.executor import RankExecutor, apply
 from traffic.payload import initial_memory
@@ -81,3 +85,17 @@ def _release(
             elif op.kind not in (OpKind.RECEIVE, OpKind.LOCAL_RECEIVE):
                 apply(op, memories[op.rank], dtype=plan.dtype, reduction=plan.reduction)
                 executor.complete(op.op_id, now)
+
+
+def assert_reduced(
+    result: np.ndarray, inputs: Sequence[np.ndarray], reduction: str, dtype: str
+) -> None:
+    """``result`` is numpy's reduction of the inputs, but for what the order of additions costs."""
+    if reduction == "max":
+        assert np.array_equal(result, np.max(inputs, axis=0))
+    elif dtype == "int32":
+        assert np.array_equal(result, np.sum(inputs, axis=0, dtype=np.int32))
+    else:
+        exact = np.sum([values.astype(np.float64) for values in inputs], axis=0)
+        epsilon = float(np.finfo(dtype).eps)
+        assert np.allclose(result, exact, atol=len(inputs) ** 2 * epsilon)

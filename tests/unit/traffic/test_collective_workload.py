@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from tests.unit.traffic.lossless import run_lossless
+from tests.unit.traffic.lossless import assert_reduced, run_lossless
 from traffic.collectives.algorithms import algorithms_for, create_algorithm
 from traffic.collectives.lowering import buffer_offsets, lower
 from traffic.collectives.request import Chunking, Collective, CollectiveRequest
@@ -75,14 +75,7 @@ def test_all_reduce_is_numpys(algorithm, reduction, dtype):
     memories = run_lossless(plan)
     data = [initial_slice(plan, rank, 0, size) for rank in range(ranks)]
     for rank in range(ranks):
-        result = output_of(plan, memories, rank)
-        if reduction == "max":
-            assert np.array_equal(result, np.max(data, axis=0))
-        elif dtype == "int32":
-            assert np.array_equal(result, np.sum(data, axis=0, dtype=np.int32))
-        else:
-            exact = np.sum([d.astype(np.float64) for d in data], axis=0)
-            assert np.allclose(result, exact, atol=ranks**2 * float(np.finfo(dtype).eps))
+        assert_reduced(output_of(plan, memories, rank), data, reduction, dtype)
     assert wrong(plan, memories) == [0] * ranks
 
 

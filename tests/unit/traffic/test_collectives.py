@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.unit.traffic.lossless import run_lossless
+from tests.unit.traffic.lossless import assert_reduced, run_lossless
 from traffic.collectives.symbolic import contributions, races
 from traffic.payload import initial_slice
 from traffic.plan import DataType, OpKind, PlanError
@@ -77,13 +77,7 @@ def test_ring_on_numbers(dtype, reduction, order):
     assert [verify_rank(plan, rank, memories[rank]) for rank in range(ranks)] == [0] * ranks
     data = [initial_slice(plan, rank, 0, plan.parameters.size) for rank in range(ranks)]
     result = np.frombuffer(memories[0], dtype=dtype, count=elements, offset=data[0].nbytes)
-    if reduction == "max":
-        assert np.array_equal(result, np.max(data, axis=0))
-    elif dtype == "int32":
-        assert np.array_equal(result, np.sum(data, axis=0, dtype=np.int32))
-    else:
-        exact = np.sum([d.astype(np.float64) for d in data], axis=0)
-        assert np.allclose(result, exact, atol=ranks**2 * float(np.finfo(dtype).eps))
+    assert_reduced(result, data, reduction, dtype)
 
 
 def test_ring_adds_in_its_own_order():
