@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from controllers.planning.catalogue import CATALOGUE, create_fabric
-from controllers.planning.fabric import ArrayFabric, from_topology
+from controllers.planning.fabric import ArrayFabric, from_topology, live_links
 from controllers.planning.flows import PATTERNS, FlowArrays, make_flows
 from controllers.planning.schemes import create_planner
 from controllers.planning.study import Question, Summary, study
+from testbed.failures import FaultTimeline
 from testbed.report.quantities import format_quantity, plural, three_digits
 from testbed.scenario import build_topology, plan_traffic, resolve_variants
 from testbed.schema import Scenario
@@ -106,7 +107,8 @@ def print_scenario_loads(
 ) -> None:
     """Plan the traffic of a scenario's variant with other schemes, as if all of it went at once.
 
-    The first seed is the scenario's, so that its scheme chooses as it would in the run. Raises
+    That is when its first flow starts: links that the switches know to be down by then are. The
+    first seed is the scenario's, so that its scheme chooses as it would in the run. Raises
     ValueError as ``print_scale_plan``.
     """
     schemes = _schemes(routing)
@@ -116,12 +118,20 @@ def print_scenario_loads(
     plan = plan_traffic(resolved, topology)
     fabric = from_topology(topology)
     flows = flows_of_plan(fabric, plan)
+    timeline = FaultTimeline(resolved.faults, topology)
+    _, known = timeline.views_at(min(flow.start for flow in plan.flows))
     question = Question(
-        fabric, lambda seed: flows, failed_links, range(resolved.seed, resolved.seed + seeds)
+        fabric,
+        lambda seed: flows,
+        failed_links=failed_links,
+        seeds=range(resolved.seed, resolved.seed + seeds),
+        live=live_links(topology, known),
     )
     summaries = _study(schemes, question, bar)
     pairs = plural(len(plan.connections), "queue pair")
     what = f"variant {variant}: {pairs} of {resolved.workload.kind}"
+    if known.failed:
+        what += f", {', '.join(sorted(known.failed))} down"
     _print_all(what, question, schemes, summaries, console)
 
 

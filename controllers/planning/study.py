@@ -27,13 +27,15 @@ _TIER_NAMES = ("NIC", "leaf", "spine", "core")
 class Question:
     """What to plan: ``flows`` gives those of a seed.
 
-    ``failed_links`` is the share of the links between switches that are down.
+    ``failed_links`` is the share of the links between switches that are down, drawn by the seed;
+    ``live`` are those that are up before that, by default all.
     """
 
     fabric: ArrayFabric
     flows: Callable[[int], FlowArrays]
     failed_links: float = 0.0
     seeds: Sequence[int] = (0,)
+    live: BoolArray | None = None
 
 
 @dataclass(frozen=True)
@@ -138,6 +140,8 @@ def _outcomes(schemes: Sequence[str], question: Question) -> Iterator[tuple[str,
     healthy = RoutedFabric.of(fabric)
     for seed in question.seeds:
         live = draw_live_links(fabric, question.failed_links, seed)
+        if question.live is not None:
+            live &= question.live
         routed = healthy.with_live(live)
         flows = question.flows(seed)
         for scheme in schemes:

@@ -84,6 +84,21 @@ def test_other_schemes_for_the_traffic_of_a_scenario(invoke) -> None:
     assert float(static[7]) == 1.0
 
 
+def test_links_that_are_down_when_the_flows_start_are_not_planned_with(invoke) -> None:
+    """Without a fourth uplink two of TE's four demands share one; E-ECMP spreads them all."""
+    slowdown = {}
+    for variant in ("te", "te-cut"):
+        _, out, _ = invoke("plan", "central-te", "--variant", variant, "--routing", "te,e-ecmp")
+        head, *lines = out.splitlines()[1:]
+        assert head.startswith(f"variant {variant}: 64 queue pairs of flows")
+        assert ("leaf1-spine4 down" in head) == (variant == "te-cut")
+        at = next(i for i, line in enumerate(lines) if "slowdown" in line)
+        for scheme, value in (line.split()[:2] for line in lines[at + 1 : at + 3]):
+            slowdown[variant, scheme] = float(value)
+    assert slowdown["te", "te"] == 1.0 < slowdown["te", "e-ecmp"]
+    assert slowdown["te-cut", "te"] == 2.0 > slowdown["te-cut", "e-ecmp"]
+
+
 def test_flows_of_a_plan_keep_their_bytes_and_its_busiest_nic_the_line_rate() -> None:
     scenario = load_scenario("incast", ["topology.leaves=2"])
     topology = build_topology(scenario)
