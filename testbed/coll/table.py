@@ -92,9 +92,20 @@ def whole_table(result: RunResult) -> list[str]:
 
 def rows(variant: VariantResult) -> list[str]:
     """The line of results, and below it what speaks against them."""
+    below = [*_losses(variant), *_doubts(variant)]
     if variant.collective is None:
-        return [f"# {variant.name}: did not come to its end", *_doubts(variant)]
-    return [_row(variant.collective, variant.metrics.get("wrong_elements")), *_doubts(variant)]
+        return [f"# {variant.name}: did not come to its end", *below]
+    return [_row(variant.collective, variant.metrics.get("wrong_elements")), *below]
+
+
+def _losses(variant: VariantResult) -> list[str]:
+    """What was dropped and waited for: it explains a time that is nowhere near the model's."""
+    counts = [
+        (int(variant.metrics.get(metric) or 0), what)
+        for metric, what in (("dropped_packets", "dropped packet"), ("timeouts", "timeout"))
+    ]
+    found = ", ".join(f"{count} {what}{'s' * (count > 1)}" for count, what in counts if count)
+    return [f"# {found}"] if found else []
 
 
 def _doubts(variant: VariantResult) -> list[str]:
@@ -116,7 +127,7 @@ def _row(collective: CollectiveResult, wrong: float | int | str | None) -> str:
         _adaptive(collective.busbw / 8e9),
         "N/A" if wrong is None else str(wrong),
         _adaptive(collective.model_time * 1e6) if collective.model_time else "N/A",
-        f"{collective.time / collective.model_time:.2f}" if collective.model_time else "N/A",
+        _ratio(collective.time / collective.model_time) if collective.model_time else "N/A",
     )
     return "".join(cell.rjust(width) for cell, (_, _, width) in zip(cells, _COLUMNS, strict=True))
 
@@ -140,6 +151,15 @@ def _count(collective: CollectiveResult) -> int:
     if collective.operation in _PER_RANK:
         return -(-elements // collective.ranks)
     return elements
+
+
+def _ratio(value: float) -> str:
+    """At most five characters: 1.02, 23.5, 2234, 1e+06."""
+    if value >= 99999.5:
+        return f"{value:.0e}"
+    if value >= 99.95:
+        return f"{value:.0f}"
+    return f"{value:.1f}" if value >= 9.995 else f"{value:.2f}"
 
 
 def _adaptive(value: float) -> str:

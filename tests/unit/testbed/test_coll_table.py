@@ -18,15 +18,23 @@ K = 1024
 
 
 def variant(
-    algorithm: str, size: int, time: float, *, wrong: int = 0, operation: str = "all-reduce"
+    algorithm: str,
+    size: int,
+    time: float,
+    *,
+    wrong: int = 0,
+    operation: str = "all-reduce",
+    model_ratio: float = 1.03,
+    losses: tuple[int, int] = (0, 0),
 ) -> VariantResult:
+    """A size's result; ``losses`` are packets dropped and timeouts."""
     collective = CollectiveResult(
         operation=operation,
         ranks=8,
         bytes=size,
         time=time,
         bus_factor=1.75,
-        model_time=time / 1.03,
+        model_time=time / model_ratio,
         algorithm=algorithm,
         elements=size // 4,
         dtype="float32",
@@ -39,7 +47,13 @@ def variant(
             "name": f"{algorithm}-{size}",
             "overrides": {"workload.algorithm": algorithm, "workload.size": size},
             "collective": collective,
-            "metrics": {**template.metrics, "wrong_elements": wrong, "busbw": collective.busbw},
+            "metrics": {
+                **template.metrics,
+                "wrong_elements": wrong,
+                "busbw": collective.busbw,
+                "dropped_packets": losses[0],
+                "timeouts": losses[1],
+            },
         }
     )
 
@@ -93,6 +107,20 @@ def test_every_line_fits_80_columns_and_cells_do_not_touch(size: int, time: floa
     assert len(titles.removeprefix("#").split()) == 11
     units = lines[lines.index(titles) + 1]
     assert units.removeprefix("#").split() == ["(B)", "(elements)", "(us)", *2 * ["(GB/s)"], "(us)"]
+
+
+@pytest.mark.parametrize("ratio", [9.996, 99.96, 2233.68, 99999.6, 3e8])
+def test_a_ratio_of_many_digits_does_not_touch_the_models_time(ratio: float) -> None:
+    (line,) = rows(variant("direct", 2**20, 67e-3, model_ratio=ratio))
+    assert len(line.split()) == 11
+    assert float(line.split()[-1]) == pytest.approx(ratio, rel=0.06)
+
+
+def test_what_was_lost_is_told_below_its_row() -> None:
+    assert rows(variant("direct", 2**20, 67e-3, losses=(1, 2)))[1:] == [
+        "# 1 dropped packet, 2 timeouts"
+    ]
+    assert rows(variant("direct", 2**20, 67e-3, losses=(3, 0)))[1:] == ["# 3 dropped packets"]
 
 
 def test_a_line_tells_each_change_of_the_algorithm() -> None:
