@@ -204,7 +204,7 @@ class FailureAgent:
             self._note_paths()
 
     def _happen(self, event: FaultEvent, now: float) -> None:
-        flushed = 0
+        flushed, subject = 0, event.subject
         match event.kind:
             case FaultKind.LINK_DOWN | FaultKind.SWITCH_DOWN:
                 flushed = self._cut(event.links)
@@ -213,6 +213,7 @@ class FailureAgent:
                     self._fabric.mmu.set_link(interface, up=True)
             case FaultKind.SLOW:
                 assert event.rate is not None
+                subject += f" at {event.rate / 1e9:g} Gb/s"
                 for interface in self._ends(event.links):
                     self._fabric.change_rate(interface, event.rate)
                     self._on_rate_change(interface, event.rate)
@@ -221,10 +222,9 @@ class FailureAgent:
                 self._restarted = True
                 self._orders = deque(replace(order, due=None) for order in self._orders)
                 self._awaited = self._awaited and replace(self._awaited, due=None)
-        record = FaultRecord(
-            now, event.kind, event.subject, event.links, flushed, late=now - event.time
+        self.records.append(
+            FaultRecord(now, event.kind, subject, event.links, flushed, late=now - event.time)
         )
-        self.records.append(record)
 
     def _cut(self, links: Iterable[str]) -> int:
         """Take links down; returns how many frames their queues lost."""

@@ -112,12 +112,12 @@ def faults(variant: VariantResult) -> Table:
             format_quantity(fault.time, "s"),
             fault.what,
             fault.subject or MISSING,
+            MISSING if fault.reaction else f"{fault.flushed_packets:,}",
             ", ".join(fault.links) or MISSING,
-            f"{fault.flushed_packets:,}",
         ]
         for fault in variant.faults
     ]
-    return Table(("time", "what", "where", "links", "packets flushed"), rows, frozenset({0, 4}))
+    return Table(("time", "what", "where", "packets flushed", "links"), rows, frozenset({0, 3}))
 
 
 def ports(variant: VariantResult, *, limit: int) -> Table:

@@ -227,6 +227,7 @@ def test_slow_links_change_their_rate_both_ways(world) -> None:
     w.at(1000)
     assert w.fabric.rates == {"leaf1-spine1": 100e9, "spine1-leaf1": 100e9}
     assert dict(w.rates) == w.fabric.rates
+    assert [record.subject for record in w.agent.records] == ["leaf1-spine1 at 100 Gb/s"]
     assert w.agent.settled
     assert w.controller.programs == []
 

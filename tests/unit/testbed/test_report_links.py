@@ -244,7 +244,7 @@ def test_faults_are_told(two, tmp_path):
     first = two.variants[0].model_copy(update={"faults": [fault], "path_changes": [change]})
     result = two.model_copy(update={"variants": [first, two.variants[1]]})
     assert list(tables.faults(first).rows) == [
-        ["200 us", "down", "leaf1-spine1", "leaf1-spine1", "7"]
+        ["200 us", "down", "leaf1-spine1", "7", "leaf1-spine1"]
     ]
     page = write_report(result, tmp_path).read_text()
     assert "From 300 us on, 2 connections took other paths." in page
