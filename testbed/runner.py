@@ -11,6 +11,7 @@ import shutil
 import signal
 import socket
 import subprocess
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -276,11 +277,6 @@ def _summarise(topology: Topology) -> TopologySummary:
     for node in topology.nodes.values():
         stem = node.name.rstrip("0123456789")
         tiers[stem] = tiers.get(stem, 0) + 1
-    rates: dict[str, float] = {}
-    for interface in topology.interfaces.values():
-        ends = (interface.node, interface.peer_node)
-        kind = "-".join(end.rstrip("0123456789") for end in ends)
-        rates.setdefault(kind, interface.rate)
     first = 0
     farthest = max(
         (
@@ -295,9 +291,26 @@ def _summarise(topology: Topology) -> TopologySummary:
         tiers=tiers,
         ranks=len(topology.ranks),
         links=len(topology.interfaces) // 2,
-        link_rates=rates,
+        link_rates=_rates_by_kind(topology),
         base_rtt=2 * topology.one_way_latency(farthest),
     )
+
+
+def _rates_by_kind(topology: Topology) -> dict[str, float]:
+    """Kind of link, such as "leaf-spine" -> bit/s of most of its links; others are counted."""
+    found: dict[str, Counter[float]] = defaultdict(Counter)
+    for interface in topology.interfaces.values():
+        ends = (interface.node, interface.peer_node)
+        found["-".join(end.rstrip("0123456789") for end in ends)][interface.rate] += 1
+    rates: dict[str, float] = {}
+    for kind, counts in found.items():
+        (rates[kind], _), *others = counts.most_common()
+        for rate, n in others:
+            name = f"{n} of {counts.total()} {kind}"
+            while name in rates:
+                name = f"another {name}"
+            rates[name] = rate
+    return rates
 
 
 def _environment() -> Environment:
