@@ -22,7 +22,6 @@ from testbed.clock import EmulatedClock
 from testbed.fabric import Fabric
 from testbed.failure_agent import NEVER_HAPPENED, FailureAgent, FaultRecord, PathChange
 from testbed.failures import FaultTimeline
-from testbed.gpu_servers import local_links
 from testbed.priority import Priority, set_priority
 from testbed.probe import ProbeError, Prober, ProbeResult
 from testbed.progress import ProgressReporter, Stage
@@ -30,13 +29,12 @@ from testbed.reconvergence import Reconvergence
 from testbed.routes import PlannedPath, plan_routes
 from testbed.schema import Scenario
 from testbed.server_pool import ServerPool
+from testbed.server_settings import server_settings
 from testbed.telemetry import Telemetry
 from testbed.topology import Interface, Topology
-from traffic.faults import PacketDrop
 from traffic.plan import Plan
-from traffic.qp.attributes import Reordering
 from traffic.server import RankReport
-from traffic.settings import LossSettings, PortSettings, ServerSettings, TransportSettings
+from traffic.settings import ServerSettings
 
 CONTROLLER_TIMEOUT = 60.0
 """Wall seconds for the controller to program all switches."""
@@ -50,9 +48,6 @@ makes the rate depend on how quickly a process wakes up."""
 
 DRAIN_TIMEOUT = 30.0
 """Wall seconds for the queues to empty after a run was stopped."""
-
-TRACED_CONNECTIONS = 16
-"""Connections whose packets are traced, so that the most telling one can be shown."""
 
 
 class ExperimentError(RuntimeError):
@@ -199,18 +194,11 @@ class Experiment:
         pool = ServerPool(clock, board)
         captures: list[Capture] = []
         try:
-            pool.start(self._server_settings(), self._plan)
+            pool.start(self._settings(), self._plan)
             pool.connect()
             self.fabric.mmu.reset()
             captures = self._start_captures()
-            telemetry = Telemetry(
-                self._topology,
-                self.fabric.mmu,
-                clock,
-                board,
-                pool.wake_descriptors,
-                self.fabric.skip,
-            )
+            telemetry = self._telemetry(clock, board, pool)
             agent = self._failure_agent(board, pool, clock, telemetry)
             self._progress.stage(Stage.TRAFFIC)
             steal = _StealMeter()
@@ -218,12 +206,7 @@ class Experiment:
             stopped = self._watch(clock, telemetry, pool, agent)
             end, wall, skipped = clock.now(), clock.wall(), clock.skipped
             share = steal.share()
-            self._progress.stage(Stage.COLLECT)
-            pool.halt()
-            self._drain()
-            telemetry.collect_drops()
-            self._settle(agent)
-            reports = pool.collect()
+            reports = self._collect(pool, telemetry, agent)
         finally:
             pool.kill()
         mismatches = self.fabric.problems()
@@ -252,6 +235,32 @@ class Experiment:
             faults=agent.records if agent else [],
             path_changes=agent.path_changes if agent else [],
         )
+
+    def _settings(self) -> list[ServerSettings]:
+        return server_settings(
+            self._scenario,
+            self._topology,
+            self._plan,
+            lead=SEND_AHEAD / self._dilation,
+            namespace_of=lambda server: f"/proc/{self.fabric.pid_of(server)}/ns/net",
+        )
+
+    def _telemetry(self, clock: EmulatedClock, board: ActivityBoard, pool: ServerPool) -> Telemetry:
+        fabric = self.fabric
+        return Telemetry(
+            self._topology, fabric.mmu, clock, board, pool.wake_descriptors, fabric.skip
+        )
+
+    def _collect(
+        self, pool: ServerPool, telemetry: Telemetry, agent: FailureAgent | None
+    ) -> list[RankReport]:
+        """End the traffic: empty the queues, then take in what everybody has to tell."""
+        self._progress.stage(Stage.COLLECT)
+        pool.halt()
+        self._drain()
+        telemetry.collect_drops()
+        self._settle(agent)
+        return pool.collect()
 
     def _start_traffic(self, pool: ServerPool, agent: FailureAgent | None) -> None:
         set_priority(Priority.SWITCH, self.fabric.ovs.daemon_pid)
@@ -374,82 +383,6 @@ class Experiment:
 
     def _namespace_pid(self, interface: Interface) -> int:
         return self.fabric.pid_of(interface.node) if interface.address else os.getpid()
-
-    def _server_settings(self) -> list[ServerSettings]:
-        topology, nic = self._topology, self._scenario.nic
-        transport = TransportSettings(
-            unreliable=nic.transport == "uc",
-            recovery=nic.recovery or "none",
-            path_mtu=nic.path_mtu,
-            timeout=nic.timeout,
-            retry_cnt=nic.retry_cnt,
-            rnr_retry=nic.rnr_retry,
-            min_rnr_timer=nic.min_rnr_timer,
-            ack_interval=nic.ack_interval,
-            send_window=nic.send_window,
-            reordering=Reordering(nic.reordering_threshold, nic.reordering_timeout),
-        )
-        frame_time = (nic.path_mtu + 100) * 8 / max(i.rate for i in topology.interfaces.values())
-        nvlink = local_links(self._scenario.server)
-        longest = 2 * max(node.tier for node in topology.nodes.values()) + 1
-        return [
-            ServerSettings(
-                name=server.name,
-                index=index,
-                network_namespace=f"/proc/{self.fabric.pid_of(server.name)}/ns/net",
-                ranks=self._ports_of(server.name),
-                transport=transport,
-                losses=self._losses(),
-                lead=max(SEND_AHEAD / self._dilation, frame_time),
-                latencies=tuple(topology.one_way_latency(hops) for hops in range(longest)),
-                traced_connections=self._traced_connections(),
-                nvlink=nvlink,
-            )
-            for index, server in enumerate(topology.servers)
-        ]
-
-    def _traced_connections(self) -> frozenset[int]:
-        """The first queue pair of each of the first flows' connections."""
-        firsts = dict.fromkeys(flow.connection for flow in self._plan.flows)
-        return frozenset(list(firsts)[:TRACED_CONNECTIONS])
-
-    def _ports_of(self, server: str) -> tuple[tuple[PortSettings, ...], ...]:
-        """For each rank of a server the ports of its NIC."""
-        topology = self._topology
-        rows = {name: row for row, name in enumerate(topology.interfaces)}
-        return tuple(
-            tuple(
-                PortSettings(
-                    rank=rank.rank,
-                    interface=nic.name,
-                    mac=nic.mac,
-                    address=nic.address,
-                    gateway_mac=topology.nodes[nic.peer_node].router_mac,
-                    rate=nic.rate,
-                    row=rows[nic.name],
-                )
-                for nic in topology.nic_ports(rank.rank)
-            )
-            for rank in topology.ranks
-            if rank.server == server
-        )
-
-    def _losses(self) -> LossSettings:
-        drops: dict[int, list[PacketDrop]] = {}
-        for fault in self._scenario.faults.drop:
-            connection = self._plan.connections[fault.connection]
-            drops.setdefault(connection.source_rank, []).append(
-                PacketDrop(
-                    connection.destination_qp_num,
-                    connection.source_psn + fault.psn_offset,
-                    fault.times,
-                )
-            )
-        return LossSettings(
-            seed=self._scenario.seed,
-            probability=self._scenario.faults.loss,
-            drops={rank: tuple(found) for rank, found in drops.items()},
-        )
 
 
 class _StealMeter:
