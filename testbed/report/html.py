@@ -92,6 +92,7 @@ def render(result: RunResult, charts: Mapping[str, Path]) -> str:
         job_notes=jobs.job_notes(result),
         grid=grid,
         grid_lines=grid_lines(grid, tables.comparison(result), result) if grid else [],
+        fabric_of=_fabric_of(result),
         variants=tables.variants(result),
         parameters=tables.what_was_run(result),
         ledgers={
@@ -108,6 +109,13 @@ def render(result: RunResult, charts: Mapping[str, Path]) -> str:
         ports={name: tables.ports(v, limit=PORT_LIMIT) for name, v in by_name.items()},
         environment=tables.environment(result),
     )
+
+
+def _fabric_of(result: RunResult) -> str:
+    """Whose fabric the page describes, where the variants' differ: that of the first."""
+    chosen = [key for variant in result.variants for key in variant.overrides]
+    differ = any(key.startswith(("topology", "faults.slow")) for key in chosen)
+    return f"{result.variants[0].name}: " if differ else ""
 
 
 def _told(name: str, charts: Mapping[str, Path]) -> bool:

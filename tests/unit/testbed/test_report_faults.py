@@ -100,6 +100,15 @@ def test_a_run_whose_flows_fail_lasts_to_its_end() -> None:
     assert traffic_span(nothing_else, [good, bad]) == pytest.approx(2e-3 - 1e-6)
 
 
+def test_whose_fabric_it_is_where_variants_have_different_ones() -> None:
+    result = run_result()
+    assert "<p>leaf-spine with" in render(result, {})
+    first, second = result.variants
+    second = second.model_copy(update={"overrides": {"topology.dual_tor": False}})
+    page = render(result.model_copy(update={"variants": [first, second]}), {})
+    assert f"<p>{first.name}: leaf-spine with" in page
+
+
 def test_failures_are_the_first_finding_and_no_flow_is_said_to_be_the_last() -> None:
     result = failing(["IBV_WC_RETRY_EXC_ERR"], [CUT])
     page = render(result, {})
