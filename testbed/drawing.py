@@ -10,23 +10,20 @@ import math
 import textwrap
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
 from typing import Any
 
+from testbed.drawn_flows import DrawnFlow, finding, link_loads, number_of, summary
 from testbed.report import fonts_listed_elsewhere
 from testbed.report.canvas import COLOURS, DPI, GREY
-from testbed.report.quantities import three_digits
 from testbed.topology import NodeKind, RankRole, Topology
 from testbed.topology.layout import (
     READABLE_CELL,
     Box,
     Layout,
     lay_out,
-    networks_without_gpus,
 )
-from testbed.topology.wiring import uplinks
 
 FORMATS = ("svg", "png")
 
@@ -79,14 +76,6 @@ class DrawingError(ValueError):
     """The drawing cannot be made; the message says what is allowed."""
 
 
-@dataclass(frozen=True, slots=True)
-class DrawnFlow:
-    """A flow and the ways it may take, each a sequence of transmitting interfaces."""
-
-    label: str
-    ways: tuple[tuple[str, ...], ...]
-
-
 def picture_format(path: Path) -> str:
     """ "svg" or "png", by the file's name. Raises DrawingError."""
     kind = path.suffix.lower().removeprefix(".")
@@ -118,77 +107,6 @@ def draw_topology(
             figure = _Picture(topology, flows, subtitle, marks or {}).figure
             metadata = {"Date": None} if kind == "svg" else None
             figure.savefig(path, format=kind, dpi=DPI, metadata=metadata)
-
-
-def link_loads(flows: Sequence[DrawnFlow]) -> dict[str, float]:
-    """Transmitting interface -> flows that it carries; a flow of n ways counts 1/n on each."""
-    loads: dict[str, float] = defaultdict(float)
-    for flow in flows:
-        for way in flow.ways:
-            for name in way:
-                loads[name] += 1 / len(flow.ways)
-    return dict(loads)
-
-
-def finding(topology: Topology, flows: Sequence[DrawnFlow]) -> str:
-    """One sentence: how evenly the flows use the links between the tiers."""
-    loads = link_loads(flows)
-    crossed = {topology.interfaces[name].node for name in loads}
-    idle = networks_without_gpus(topology)
-    if idle & crossed:
-        idle = frozenset()
-    ups = [name for name in uplinks(topology, 1) if topology.interfaces[name].node not in idle]
-    one = len(flows) == 1
-    count = f"{len(flows)} flow{'' if one else 's'}"
-    if not flows:
-        return _summary(topology)
-    if not ups:
-        return f"{count} through switches that have no uplinks{_busiest_receiver(topology, loads)}"
-    used = [loads[name] for name in ups if name in loads]
-    if not used:
-        where = "stays below its leaf" if one else "stay below their leaves"
-        return f"{count} {where}; none of {len(ups)} uplinks is used"
-    spread = any(len(flow.ways) > 1 for flow in flows)
-    verb = "may take" if spread else "uses" if one else "use"
-    text = f"{count} {verb} {len(used)} of {len(ups)} uplinks"
-    if not one:
-        text += f"; the busiest carries {_number(max(used))}"
-        down = max(loads.get(topology.interfaces[name].peer, 0.0) for name in ups)
-        if down > max(used) + 1e-6:
-            text += f", the busiest downlink to a leaf {_number(down)}"
-        text += " on average" if spread else ""
-        text += _busiest_receiver(topology, loads, above=max(down, *used))
-    cores = uplinks(topology, 2)
-    if cores:
-        text += f"; {sum(name in loads for name in cores)} of {len(cores)} links to the cores"
-        text += " can be used" if spread else " are used"
-    return text
-
-
-def _busiest_receiver(topology: Topology, loads: Mapping[str, float], *, above: float = 1.0) -> str:
-    """Says so where more flows meet at one NIC than on any link between switches."""
-    last = {
-        rank.rank: sum(loads.get(port.peer, 0.0) for port in topology.nic_ports(rank.rank))
-        for rank in topology.ranks
-    }
-    rank = max(last, key=last.__getitem__)
-    return f"; {_number(last[rank])} end at rank {rank}" if last[rank] > above + 1e-6 else ""
-
-
-def _number(load: float) -> str:
-    nearest = round(load)
-    return str(nearest) if math.isclose(load, nearest, abs_tol=1e-6) else three_digits(load)
-
-
-def _summary(topology: Topology) -> str:
-    counts = (
-        (len(topology.gpu_ranks), "GPU", "GPUs"),
-        (len(topology.servers), "server", "servers"),
-        (len(topology.switches), "switch", "switches"),
-        (len(topology.interfaces) // 2, "link", "links"),
-    )
-    words = (f"{count} {one if count == 1 else many}" for count, one, many in counts)
-    return f"{topology.name}: {', '.join(words)}"
 
 
 class _Picture:
@@ -228,7 +146,7 @@ class _Picture:
         self._axes.set_ylim(bottom, top)
         self._axes.axis("off")
         self._text(left + 0.12, top - 0.1, "\n".join(title), size=12, weight="bold", va="top")
-        under = f"{subtitle}, {_summary(topology)}" if subtitle else _summary(topology)
+        under = f"{subtitle}, {summary(topology)}" if subtitle else summary(topology)
         self._text(
             left + 0.12, top - 0.14 - 0.22 * len(title), under, size=8.5, color=GREY, va="top"
         )
@@ -375,12 +293,12 @@ class _Picture:
             shown = _samples(self._loads.values())
             thinner = _crowding(len(self._loads))
             for load in shown:
-                words = "flows" if load > 1 else "flow" if _number(load) == "1" else "of a flow"
+                words = "flows" if load > 1 else "flow" if number_of(load) == "1" else "of a flow"
                 style = {
                     "color": _load_colour(load, least, most),
                     "linewidth": _load_width(load, most) * thinner,
                 }
-                entries.append((f"{_number(load)} {words}", style))
+                entries.append((f"{number_of(load)} {words}", style))
         entries += self._styles.items()
         planes = sorted({switch.plane for switch in self._topology.switches})
         if len(planes) > 1:

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from testbed.drawing import DrawingError, DrawnFlow, draw_topology, picture_format
+from testbed.drawing import DrawingError, draw_topology, picture_format
+from testbed.drawn_flows import DrawnFlow
 from testbed.plan_faults import PlannedStarts, troubled_links
 from testbed.results import atomic_write
 from testbed.scenario import Scenario, build_topology, plan_traffic

@@ -9,15 +9,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from testbed.drawing import (
-    FLOW_COLOURS,
-    DrawingError,
-    DrawnFlow,
-    draw_topology,
-    finding,
-    link_loads,
-    picture_format,
-)
+from testbed.drawing import FLOW_COLOURS, DrawingError, draw_topology, picture_format
+from testbed.drawn_flows import DrawnFlow, finding, link_loads
 from testbed.topology import Topology, create_topology
 from testbed.topology.layout import Box, lay_out
 
