@@ -26,30 +26,43 @@ MOST = 0.5
 """Share of a flow's time from which on waiting is worth a sentence."""
 
 
+_SPEEDS = {
+    "goodput": ("Goodput is", "bit/s"),
+    "busbw": ("Bus bandwidth is", "bit/s"),
+    "iteration_time": ("An iteration takes", "s"),
+}
+"""Beginning of a sentence and unit, by metric."""
+
+
 def comparison_finding(result: RunResult) -> str:
     """How much gets through and what each variant sends again."""
     names = [variant.name for variant in result.variants]
     metric = speed_metric(result)
-    speed = {"goodput": "Goodput", "busbw": "Bus bandwidth"}[metric]
+    speed, unit = _SPEEDS[metric]
     speeds = [_number(variant, metric) for variant in result.variants]
     if len(names) == 1:
         drops = int(_number(result.variants[0], "dropped_packets") or 0)
         again = _number(result.variants[0], "retransmitted_bytes")
         return (
-            f"{speed} is {format_quantity(speeds[0], 'bit/s')}; {plural(drops, 'packet')} "
+            f"{speed} {format_quantity(speeds[0], unit)}; {plural(drops, 'packet')} "
             f"dropped, {format_quantity(again, 'B')} sent again"
         )
     resent = [_number(variant, "retransmitted_bytes") for variant in result.variants]
     return (
-        f"{_contrast(f'{speed} is', names, speeds, 'bit/s')}; "
+        f"{_contrast(speed, names, speeds, unit)}; "
         f"{_contrast('retransmissions take', names, resent, 'B')}"
     )
 
 
 def speed_metric(result: RunResult) -> str:
-    """How fast it was, by its metric: bus bandwidth where every variant ran a collective."""
-    collective = all(_number(variant, "busbw") is not None for variant in result.variants)
-    return "busbw" if collective else "goodput"
+    """How fast it was, by its metric: bus bandwidth where every variant ran a collective.
+
+    For training jobs the time of an iteration: of two, the one that sends less may be the faster.
+    """
+    for metric, tell_tale in (("busbw", "busbw"), ("iteration_time", "tokens_per_second")):
+        if all(_number(variant, tell_tale) is not None for variant in result.variants):
+            return metric
+    return "goodput"
 
 
 def queue_finding(result: RunResult) -> str:

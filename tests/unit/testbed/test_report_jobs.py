@@ -8,6 +8,8 @@ import pytest
 from rich.console import Console
 from synthetic import run_result
 
+from testbed.report.charts import compared_metrics
+from testbed.report.findings import comparison_finding
 from testbed.report.html import render
 from testbed.report.jobs import job_notes, job_table, sizes_differ
 from testbed.report.terminal import print_summary
@@ -63,6 +65,27 @@ def test_variants_of_equal_size_have_no_linearity(plain):
     """Another routing on as many ranks is faster or slower; that is no loss by size."""
     result = with_jobs(plain, job(8, 4e-3), job(8, 5e-3))
     assert {row[-1] for row in job_table(result).rows} == {"–"}
+
+
+def test_jobs_are_compared_by_their_iterations_not_by_what_they_send(plain):
+    """A job that sends four times as much has more goodput, and is slower all the same."""
+    result = with_jobs(plain, job(8, 2e-3), job(8, 4e-3))
+    variants = [
+        variant.model_copy(
+            update={
+                "metrics": {
+                    **variant.metrics, "goodput": goodput, "tokens_per_second": 1000,
+                    "iteration_time": variant.job.iteration_time,
+                }
+            }
+        )
+        for variant, goodput in zip(result.variants, (50e9, 200e9), strict=True)
+    ]  # fmt: skip
+    result = result.model_copy(update={"variants": variants})
+    finding = comparison_finding(result)
+    assert finding.startswith("An iteration takes 2.00 ms with v0 and 4.00 ms (2.00×) with v1; ")
+    assert "iteration_time" in compared_metrics(result)
+    assert "goodput" not in compared_metrics(result)
 
 
 def test_notes_say_which_variants_they_are_of(plain):
