@@ -1,4 +1,6 @@
-"""What the commands that run something have in common: root, memory, a directory, namespaces.
+"""What commands have in common: how they end, and what they need to run something.
+
+That is root, enough memory, a directory for the results and namespaces.
 
 Errors are one line on standard error, and a status (testbed.options.ExitStatus).
 """

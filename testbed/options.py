@@ -1,4 +1,4 @@
-"""What a run is told besides its scenario, and the directory that it writes to."""
+"""What a run is told besides its scenario, the directory that it writes to, and what it returns."""
 
 from __future__ import annotations
 
