@@ -27,7 +27,8 @@ TopologyOption = Annotated[
     str | None, typer.Option("--topology", metavar="NAME", help="Which, e.g. hpn7-pod.")
 ]
 RoutingOption = Annotated[
-    str | None, typer.Option("--routing", metavar="NAME,…", help="Schemes, e.g. ecmp,te.")
+    str | None,
+    typer.Option("--routing", metavar="NAME,…", help="Schemes, e.g. ecmp,te:granularity=nic."),
 ]
 FlowsOption = Annotated[
     str | None, typer.Option("--flows", metavar="NAME", help="Pattern: permutation, ring, …")

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from controllers.planning.fabric import IntArray
 from controllers.planning.flows import FlowArrays
 from controllers.planning.placement import Hop, Placement, RoutedFabric, walk
-from controllers.schemes import create_scheme
+from controllers.schemes import create_scheme, scheme_class
 
 
 class SchemePlanner(abc.ABC):
@@ -76,15 +76,23 @@ def create_planner(choice: str, *, seed: int = 0) -> SchemePlanner:
             f"routing scheme {name!r} cannot be planned at this scale; "
             f"allowed: {', '.join(planner_names())}"
         )
+    fields = scheme_class(name).parameters_type.model_fields
     parameters: dict[str, Any] = {}
     for assignment in assignments:
         field, equals, value = assignment.partition("=")
         if not equals:
             raise ValueError(f"routing scheme {choice}: {assignment!r} is not FIELD=VALUE")
-        parameters[field] = yaml.safe_load(value)
+        if field not in fields:
+            allowed = ", ".join(sorted(fields)) or "none"
+            raise ValueError(f"routing scheme {choice}: {field!r} is no field; allowed: {allowed}")
+        try:
+            parameters[field] = yaml.safe_load(value)
+        except yaml.YAMLError as error:
+            raise ValueError(f"routing scheme {choice}: {value!r} is not a YAML value") from error
     try:
         return _registry[name](create_scheme(name, parameters, seed=seed))
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
-        raise ValueError(f"routing scheme {choice}: {where}: {first['msg']}") from error
+        message = first["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
+        raise ValueError(f"routing scheme {choice}: {where}: {message}") from error
