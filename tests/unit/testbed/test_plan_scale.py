@@ -137,7 +137,7 @@ def test_flows_of_a_plan_keep_their_bytes_and_its_busiest_nic_the_line_rate() ->
         (["--gpus", "64", "--routing", "te:interval=3"],
          "--routing te:interval=3: routing scheme te:interval=3: interval: 3 has no unit; write"),
         (["--gpus", "64", "--routing", "spray:gap=1"],
-         "--routing spray:gap=1: routing scheme spray:gap=1: 'gap' is no field; allowed: hash_seed"),
+         "--routing spray:gap=1: routing scheme spray:gap=1: 'gap' is no field; allowed: hash"),
         (["--gpus", "64", "--flows", "ribbon"], "--flows ribbon: allowed: permutation, ring,"),
         (["--gpus", "64", "--qps", "0"], "--qps 0: allowed: 1 to 256"),
         (["--gpus", "64", "--seeds", "-1"], "--seeds -1: allowed: 1 to 10000"),
