@@ -84,4 +84,5 @@ def _sizes(name: str) -> FlowSizes:
     try:
         return parse_flow_sizes(read_file(Path(name)))
     except TraceError as error:
-        raise TraceError(f"sizes: {name}: {error}") from error
+        named = str(error).startswith(f"{name}: ")
+        raise TraceError(f"sizes: {error}" if named else f"sizes: {name}: {error}") from error

@@ -61,6 +61,11 @@ def test_what_cannot_be_drawn_is_refused(parameters, message):
         flows_plan(**parameters)
 
 
+def test_what_is_no_plain_file_is_named_once(tmp_path):
+    with pytest.raises(PlanError, match=rf"^sizes: {tmp_path}: is no file$"):
+        flows_plan(sizes=str(tmp_path))
+
+
 def test_a_bad_file_is_named(tmp_path):
     path = tmp_path / "sizes.txt"
     path.write_text("1000 0\nmany 100\n")
