@@ -84,12 +84,6 @@ class Leaves:
         counts = self.fabric.mmu.ports["dequeued"]["packets"].sum(axis=1)
         return Counter(dict(zip(self.topology.interfaces, counts.tolist(), strict=True)))
 
-    def wait(self, condition: Callable[[], bool], timeout: float = 20.0) -> None:
-        deadline = time.monotonic() + timeout
-        while not condition():
-            assert time.monotonic() < deadline, "condition not met in time"
-            time.sleep(0.001)
-
     def settle(self) -> None:
         """Wait until no queue has held anything for a while, or until nothing moves any more."""
         quiet, last = 0, b""

@@ -171,9 +171,11 @@ def packet_socket(interface: str) -> Iterator[socket.socket]:
         yield sock
 
 
-def wait_until(condition: Callable[[], bool], *, timeout: float = 10.0) -> None:
+def wait_until(
+    condition: Callable[[], bool], *, timeout: float = 10.0, interval: float = 0.02
+) -> None:
     """Poll a condition; AssertionError after ``timeout`` wall seconds."""
     deadline = time.monotonic() + timeout
     while not condition():
         assert time.monotonic() < deadline, "condition not met in time"
-        time.sleep(0.02)
+        time.sleep(interval)

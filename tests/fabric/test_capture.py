@@ -2,33 +2,19 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
-from pathlib import Path
-
 import pytest
 
 from testbed.results import RunResult
 from tests.fabric.scenario_runner import ScenarioRunner, only_variant
 from tests.interop import icrc_check
+from tests.wireshark import matching, needs_tshark
 
 pytestmark = [
     pytest.mark.fabric,
-    pytest.mark.skipif(shutil.which("tshark") is None, reason="tshark is not installed"),
+    needs_tshark,
 ]
 
 PORT = "leaf1-spine1"
-
-
-def matching(path: Path, display_filter: str) -> int:
-    """Number of a capture's frames that Wireshark's filter accepts."""
-    done = subprocess.run(
-        ["tshark", "-r", str(path), "-Y", display_filter, "-T", "fields", "-e", "frame.number"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return len(done.stdout.split())
 
 
 def test_every_frame_of_a_capture_is_sound_roce(run: ScenarioRunner) -> None:

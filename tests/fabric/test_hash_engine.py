@@ -17,7 +17,7 @@ import pytest
 from testbed.asic.mmu import BufferPolicy
 from testbed.syscalls import enter_network_namespace
 from tests.fabric.labelled_fabric import Leaves, in_fabric
-from tests.fabric.plain_fabric import leaf_spine
+from tests.fabric.plain_fabric import leaf_spine, wait_until
 
 pytestmark = [
     pytest.mark.fabric,
@@ -53,7 +53,7 @@ def test_link_loads_are_those_of_balls_in_bins(
         before = built.packets()
         for flow in group:
             built.sockets[0].send(built.frame(flow))
-        built.wait(lambda: (built.packets() - before)["leaf2-rank1"] == flows)
+        wait_until(lambda: (built.packets() - before)["leaf2-rank1"] == flows, interval=0.001)
         expected: Counter[str] = Counter()
         for flow in group:
             expected.update(built.path(flow))
@@ -200,7 +200,7 @@ def test_adaptive_leaves_a_slow_uplink_alone(tmp_path: Path) -> None:
             flow = built.flow(0, 1, qp=number)
             built.sockets[0].send(built.frame(flow, payload=4096))
         sender = built.row("rank0-leaf1")
-        built.wait(lambda: int(sender["dequeued"]["packets"][0]) == frames)
+        wait_until(lambda: int(sender["dequeued"]["packets"][0]) == frames, timeout=20)
         row = built.row(slow.name)
         return [int(row["enqueued"]["packets"][0]), int(row["max_depth"])]
 

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
-import subprocess
-from pathlib import Path
 
 import pytest
 
@@ -15,6 +12,7 @@ from controllers.schemes import create_scheme
 from testbed.results import RunResult
 from tests.fabric.plain_fabric import leaf_spine
 from tests.fabric.scenario_runner import ScenarioRunner, only_variant
+from tests.wireshark import fields, needs_tshark
 
 pytestmark = [
     pytest.mark.fabric,
@@ -22,16 +20,7 @@ pytestmark = [
 ]
 
 
-def fields(path: Path, *names: str) -> list[tuple[str, ...]]:
-    """Fields of every frame of a capture, as Wireshark dissects it."""
-    command = ["tshark", "-r", str(path), "-T", "fields"]
-    for name in names:
-        command += ["-e", name]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    return [tuple(line.split("\t")) for line in done.stdout.splitlines()]
-
-
-@pytest.mark.skipif(shutil.which("tshark") is None, reason="tshark is not installed")
+@needs_tshark
 def test_labels_are_seen_inside_the_fabric_only(run: ScenarioRunner) -> None:
     """On a link between switches every frame has the label that planning predicts, with sound RoCE
     behind it; on a NIC's link, at either end, none has one."""

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
-
 import pytest
 from scapy.layers.l2 import Ether
 from scapy.utils import wrpcap
 
 from tests.unit.traffic.qp_link import RECOVERIES, Link, drop_data, pair, payload, write
+from tests.wireshark import fields, matching, needs_tshark
 from traffic.opcodes import Operation
 
-pytestmark = pytest.mark.skipif(shutil.which("tshark") is None, reason="tshark is not installed")
+pytestmark = needs_tshark
 
 
 @pytest.fixture(scope="module", params=RECOVERIES)
@@ -27,23 +25,16 @@ def captured(request, tmp_path_factory):
     return path, link.frames, request.param
 
 
-def tshark(path, *arguments):
-    result = subprocess.run(
-        ["tshark", "-r", str(path), *arguments], capture_output=True, text=True, check=True
-    )
-    return result.stdout.splitlines()
-
-
 def test_every_frame_is_a_valid_roce_packet(captured):
     path, frames, _ = captured
-    assert len(tshark(path, "-Y", "infiniband && udp.dstport == 4791")) == len(frames) > 100
-    assert tshark(path, "-Y", "_ws.malformed || _ws.expert.severity >= 0x600000") == []
+    assert matching(path, "infiniband && udp.dstport == 4791") == len(frames) > 100
+    assert matching(path, "_ws.malformed || _ws.expert.severity >= 0x600000") == 0
 
 
 def test_naks_are_shown_as_psn_sequence_errors(captured):
     path, frames, recovery = captured
     naks = [frame for frame in frames if frame[42] == Operation.ACKNOWLEDGE and frame[54] == 0x60]
-    rows = tshark(path, "-Y", "infiniband.aeth.syndrome == 0x60", "-T", "fields", "-e", "frame.len")
+    rows = fields(path, "frame.len", display_filter="infiniband.aeth.syndrome == 0x60")
     assert len(rows) == len(naks) >= 1
     # AETH and ICRC alone, or with the block between them.
-    assert {int(row) for row in rows} == {70 if recovery == "selective-repeat" else 62}
+    assert {int(length) for (length,) in rows} == {70 if recovery == "selective-repeat" else 62}

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 import struct
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from tests.interop import icrc_check
+from tests.wireshark import matching, needs_tshark
 from traffic import codec
 from traffic.memory import AccessFlags, ProtectionDomain
 from traffic.qp import PathAttributes, QueuePair
@@ -120,16 +119,9 @@ def test_independent_icrc(recorded):
     assert icrc_check.check(path.read_bytes()) == (len(frames), [])
 
 
-@pytest.mark.skipif(shutil.which("tshark") is None, reason="tshark is not installed")
+@needs_tshark
 def test_wireshark_understands_all_of_it(recorded):
     path, frames, _, receiver = recorded
-
-    def count(display_filter):
-        command = ["tshark", "-r", str(path), "-Y", display_filter]
-        return len(
-            subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
-        )
-
-    assert count("infiniband") == len(frames)
-    assert count("_ws.malformed") == 0
-    assert count("infiniband.aeth.syndrome == 0x60") == receiver.pair.counters.naks_sent
+    assert matching(path, "infiniband") == len(frames)
+    assert matching(path, "_ws.malformed") == 0
+    assert matching(path, "infiniband.aeth.syndrome == 0x60") == receiver.pair.counters.naks_sent

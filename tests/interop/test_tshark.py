@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
-
 import pytest
 from scapy.layers.inet import IP, UDP
 from scapy.layers.l2 import Ether
 from scapy.packet import Raw
 from scapy.utils import wrpcap
 
+from tests.wireshark import fields, matching, needs_tshark
 from traffic.packets import BTH, OPCODE_NAMES, OPCODES, cnp, extension_headers, pfc
 
-pytestmark = pytest.mark.skipif(shutil.which("tshark") is None, reason="tshark is not installed")
+pytestmark = needs_tshark
 
 # Wireshark 4.0 takes RD opcodes for DC ones, and does not know FLUSH and ATOMIC_WRITE, new in
 # version 1.5 of the specification.
@@ -23,13 +21,6 @@ KNOWN = sorted(
     if not name.startswith("RD_") and not name.endswith(("FLUSH", "ATOMIC_WRITE"))
 )
 WITHOUT_PAYLOAD = ("ACKNOWLEDGE", "READ_REQUEST", "COMPARE_SWAP", "FETCH_ADD")
-
-
-def tshark(path, *arguments):
-    result = subprocess.run(
-        ["tshark", "-r", str(path), *arguments], capture_output=True, text=True, check=True
-    )
-    return result.stdout.splitlines()
 
 
 def frame(opcode, psn, length):
@@ -54,20 +45,19 @@ def written(tmp_path_factory):
 
 def test_every_opcode_is_infiniband(written):
     path, frames = written
-    assert len(tshark(path, "-Y", "infiniband && udp.dstport == 4791")) == len(frames)
-    assert tshark(path, "-Y", "_ws.malformed") == []
+    assert matching(path, "infiniband && udp.dstport == 4791") == len(frames)
+    assert matching(path, "_ws.malformed") == 0
 
 
 def test_fields_agree(written):
     path, frames = written
     names = ["opcode", "padcnt", "destqp", "a", "psn"]
-    columns = [part for name in names for part in ("-e", f"infiniband.bth.{name}")]
-    rows = tshark(path, "-T", "fields", *columns)
+    rows = fields(path, *(f"infiniband.bth.{name}" for name in names))
     assert len(rows) == len(frames)
     for row, packet in zip(rows, frames, strict=True):
         bth = Ether(bytes(packet))[BTH]
         expected = [bth.opcode, bth.padcount, bth.dqpn, bth.ackreq, bth.psn]
-        assert [int(value, 0) for value in row.split("\t")] == expected
+        assert [int(value, 0) for value in row] == expected
 
 
 def test_icrc_is_where_tshark_expects_it(written):
@@ -75,20 +65,18 @@ def test_icrc_is_where_tshark_expects_it(written):
     connected = [
         packet for packet in frames if OPCODE_NAMES[packet[BTH].opcode].startswith(("RC", "UC"))
     ]
-    rows = tshark(
-        path, "-Y", "infiniband.bth.opcode < 0x60", "-T", "fields", "-e", "infiniband.invariant.crc"
-    )
+    icrc = "infiniband.invariant.crc"
+    rows = fields(path, icrc, display_filter="infiniband.bth.opcode < 0x60")
     expected = [int.from_bytes(bytes(packet)[-4:], "big") for packet in connected]
-    assert [int(row, 0) for row in rows] == expected
+    assert [int(value, 0) for (value,) in rows] == expected
 
 
 def test_pause_frame(tmp_path):
     path = tmp_path / "pfc.pcap"
     wrpcap(str(path), [pfc("02:00:00:00:00:01", {3: 0xFFFF, 5: 0})])
-    fields = ["macc.opcode", "macc.cbfc.enbv.c3", "macc.cbfc.enbv.c5", "macc.cbfc.enbv.c0"]
-    fields += ["macc.cbfc.pause_time.c3", "eth.dst"]
-    (row,) = tshark(path, "-T", "fields", *(part for name in fields for part in ("-e", name)))
-    opcode, c3, c5, c0, pause, destination = row.split("\t")
+    names = ["macc.opcode", "macc.cbfc.enbv.c3", "macc.cbfc.enbv.c5", "macc.cbfc.enbv.c0"]
+    names += ["macc.cbfc.pause_time.c3", "eth.dst"]
+    ((opcode, c3, c5, c0, pause, destination),) = fields(path, *names)
     assert [int(opcode, 0), int(c3), int(c5), int(c0), int(pause)] == [0x101, 1, 1, 0, 0xFFFF]
     assert destination == "01:80:c2:00:00:01"
-    assert tshark(path, "-Y", "_ws.malformed") == []
+    assert matching(path, "_ws.malformed") == 0
