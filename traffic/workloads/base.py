@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -14,11 +14,22 @@ from traffic.collectives.communicators import Communicator
 from traffic.collectives.request import bus_factor
 from traffic.locations import RankLocation
 from traffic.payload import verify_messages
-from traffic.plan import MAX_MESSAGE_BYTES, Flow, Plan, PlanError, QpScaling, WorkloadParameters
+from traffic.plan import (
+    MAX_MESSAGE_BYTES,
+    Flow,
+    Operation,
+    Plan,
+    PlanError,
+    QpScaling,
+    WorkloadParameters,
+)
 from traffic.plan_builder import PlanBuilder
 
 MessageSize = Annotated[Size, Field(gt=0, le=MAX_MESSAGE_BYTES)]
 """Bytes of one message: at least 1, at most what a queue pair can send at once."""
+
+NotifyingOperation = Literal[Operation.WRITE_WITH_IMM, Operation.SEND, Operation.SEND_WITH_IMM]
+"""Verbs whose receiver learns that a message has come, as the next step of an algorithm must."""
 
 
 RECEIVE_MEMORY_TARGET = 64 * 2**20

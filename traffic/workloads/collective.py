@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import pairwise
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -35,6 +35,7 @@ from traffic.plan import (
 )
 from traffic.plan_builder import PlanBuilder, draw_uniform
 from traffic.workloads.base import (
+    NotifyingOperation,
     Reference,
     Workload,
     collective_reference,
@@ -118,7 +119,7 @@ class CollectiveParameters(WorkloadParameters):
         description="all-to-allv: how far the sizes for different ranks may lie from their mean; "
         "0 makes it an all-to-all",
     )
-    operation: Literal[Operation.WRITE_WITH_IMM, Operation.SEND, Operation.SEND_WITH_IMM] = Field(
+    operation: NotifyingOperation = Field(
         Operation.WRITE_WITH_IMM, description="verb that carries the messages"
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import Field
 
@@ -15,7 +15,13 @@ from traffic.collectives.lowering import buffer_offsets, lower
 from traffic.collectives.request import Chunking, Collective, CollectiveRequest
 from traffic.plan import DataType, Operation, Plan, PlanError, Reduction, WorkloadParameters
 from traffic.plan_builder import PlanBuilder
-from traffic.workloads.base import Reference, Workload, members, register_workload
+from traffic.workloads.base import (
+    NotifyingOperation,
+    Reference,
+    Workload,
+    members,
+    register_workload,
+)
 
 _ONE_MESSAGE_PER_STEP = Chunking(slice_bytes=2**40, slices_per_chunk=1, messages_in_flight=8)
 
@@ -29,7 +35,7 @@ class RingAllReduceParameters(WorkloadParameters):
     channels: int = Field(
         1, ge=1, le=64, description="rings that work side by side, each on a share of the data"
     )
-    operation: Literal[Operation.WRITE_WITH_IMM, Operation.SEND, Operation.SEND_WITH_IMM] = Field(
+    operation: NotifyingOperation = Field(
         Operation.WRITE_WITH_IMM, description="verb that carries the chunks"
     )
     ranks: tuple[int, ...] | None = Field(

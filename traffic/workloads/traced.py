@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -33,6 +33,7 @@ from traffic.replay.trace import Trace, TraceError, side_by_side
 from traffic.training.shape import TrainingError
 from traffic.workloads.base import (
     JobReference,
+    NotifyingOperation,
     Reference,
     Workload,
     members,
@@ -66,7 +67,7 @@ class TracedParameters(WorkloadParameters):
     dtype: DataType = Field(
         DataType.FLOAT32, description="type of the numbers that are reduced; sizes are in bytes"
     )
-    operation: Literal[Operation.WRITE_WITH_IMM, Operation.SEND, Operation.SEND_WITH_IMM] = Field(
+    operation: NotifyingOperation = Field(
         Operation.WRITE_WITH_IMM, description="verb that carries the messages"
     )
 
