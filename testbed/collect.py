@@ -120,7 +120,9 @@ def rank_intervals(m: Measurements) -> dict[int, list[Interval]]:
 
 def most_retransmitting_flow(m: Measurements) -> int:
     """Among the flows with a packet trace, the one with most to show; -1 if none is traced."""
-    traced = [flow for flow in _flows(m) if _requester(m, flow.index).trace]
+    reports = _connection_reports(m)
+    connection_of = [flow.connection for flow in m.plan.flows]
+    traced = [f for f in _flows(m) if reports[connection_of[f.index], f.source_rank].trace]
     if not traced:
         return -1
     return max(traced, key=lambda flow: (flow.retransmitted_packets, -flow.index)).index
@@ -148,19 +150,12 @@ def _on_switch(m: Measurements, interface: str) -> bool:
 
 
 def _connection_reports(m: Measurements) -> dict[tuple[int, int], ConnectionReport]:
+    """By connection and rank, which is one of its ends."""
     return {
         (report.connection, report.rank): report
         for rank in m.reports
         for report in rank.connections
     }
-
-
-def _requester(m: Measurements, flow: int) -> ConnectionReport:
-    connection = m.plan.connections[m.plan.flows[flow].connection]
-    for report in m.reports[connection.source_rank].connections:
-        if report.connection == connection.index:
-            return report
-    raise KeyError(flow)
 
 
 def _flows(m: Measurements) -> list[FlowResult]:
