@@ -109,8 +109,8 @@ class FidelityMeasurements:
     path with empty queues, beyond what the emulated fabric is meant to take. ``unsampled_share``
     is the share of the run that lies in gaps of a base RTT or more between two samples of the
     queues. ``fault_lateness`` is that of the latest fault, or reaction to one, against its time.
-    ``socket_drops`` counts packets lost in receive sockets, by place. ``plan_mismatches`` lists
-    what the kernel read back differently from what was planned.
+    ``socket_drops`` counts packets lost in receive sockets, by place. ``plan_mismatches`` says in
+    words what was otherwise than planned: queues as the kernel has them, paths, an early stop.
     """
 
     dilation: float
@@ -269,10 +269,10 @@ def _loss_rules(m: FidelityMeasurements) -> list[FidelityRule]:
             f"packets were lost in software at {places}: raise the dilation or rmem_default",
         ),
         _count_rule(
-            "queueing plan mismatches",
+            "differences from the plan",
             len(m.plan_mismatches),
             "differences",
-            "the kernel's queueing tree is not the planned one: " + "; ".join(m.plan_mismatches),
+            "; ".join(m.plan_mismatches),
         ),
     ]
 

@@ -113,6 +113,9 @@ def test_socket_drops_and_plan_mismatches_are_invalid():
     mismatch = judge(replace(GOOD, plan_mismatches=["leaf1-rank0: rate 41 Mb/s, planned 40 Mb/s"]))
     assert mismatch.verdict is Verdict.INVALID and mismatch.dilation_enough is None
     assert "leaf1-rank0: rate 41 Mb/s" in mismatch.reasons[0]
+    stopped = judge(replace(GOOD, plan_mismatches=["time_limit: not finished after 1 s"]))
+    # whatever it is, it speaks for itself: a run that was stopped has no wrong queue
+    assert stopped.reasons[0].endswith("): time_limit: not finished after 1 s")
 
 
 def test_an_open_ledger_is_invalid():
