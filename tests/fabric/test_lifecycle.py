@@ -146,6 +146,21 @@ def before() -> Iterator[MachineState]:
     state.assert_unchanged()
 
 
+@pytest.fixture(autouse=True)
+def heeded_signals() -> Iterator[None]:
+    """Runs inherit what is ignored, as everything in the background of a script ignores SIGINT."""
+    ignored = [
+        number
+        for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM)
+        if signal.getsignal(number) is signal.SIG_IGN
+    ]
+    for number in ignored:
+        signal.signal(number, signal.SIG_DFL)
+    yield
+    for number in ignored:
+        signal.signal(number, signal.SIG_IGN)
+
+
 def assert_gone(run: Run | Terminal) -> None:
     deadline = time.monotonic() + 2
     while left := run.left_over():
