@@ -21,10 +21,9 @@ def model_time(
 ) -> float | None:
     """Seconds of emulated time until the last communicator is done; None where it cannot be told.
 
-    Alpha is the fabric's latency between the two ranks of each message. Queues in switches are no
-    part of the model, nor is a NIC that several communicators share, nor NICs of different rates.
-    The emulated link lets a frame through at once that finds it idle, so each message in turn takes
-    up to a frame time less than here: much only of messages of one frame on slow links.
+    Alpha is the fabric's latency between the two ranks of each message; NVLink is between ranks
+    that share a server in the fabric. Queues in switches are no part of the model, nor is a NIC
+    that several communicators share, nor NICs of different rates.
     """
     ranks = [rank for communicator in communicators for rank in communicator.ranks]
     rates = {nic_rate(topology, rank) for rank in ranks}
@@ -46,4 +45,7 @@ def _estimate(communicator: Communicator, topology: Topology, model: CostModel) 
     def latency(source: int, destination: int) -> float:
         return topology.one_way_latency(topology.switch_hops(ranks[source], ranks[destination]))
 
-    return estimate(communicator.schedule, model, latency)
+    def share_server(source: int, destination: int) -> bool:
+        return topology.ranks[ranks[source]].server == topology.ranks[ranks[destination]].server
+
+    return estimate(communicator.schedule, model, latency, share_server)

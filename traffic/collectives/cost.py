@@ -48,14 +48,16 @@ def estimate(
     schedule: Schedule,
     model: CostModel,
     latency: Callable[[int, int], float] | None = None,
+    share_server: Callable[[int, int], bool] | None = None,
 ) -> float:
     """Seconds of emulated time from the start of a schedule to its last completion.
 
     A connection has no more messages under way than the schedule's chunking allows; a SEND is
     complete when its acknowledgement has come back. ``latency(source, destination)`` takes the
-    place of the model's where paths through the network differ.
+    place of the model's where paths through the network differ. Of the messages that the schedule
+    calls local, those between ranks that do not ``share_server`` cross the network all the same.
     """
-    return max(_Simulation(schedule, model, latency).run(), default=0.0)
+    return max(_Simulation(schedule, model, latency, share_server).run(), default=0.0)
 
 
 class _Simulation:
@@ -66,10 +68,15 @@ class _Simulation:
         schedule: Schedule,
         model: CostModel,
         latency: Callable[[int, int], float] | None,
+        share_server: Callable[[int, int], bool] | None,
     ) -> None:
         self._graph = graph = ScheduleGraph(schedule)
         self._model = model
         self._latency = latency or (lambda source, destination: model.latency)
+        self._local = [
+            step.local and (share_server is None or share_server(rank, step.peer))
+            for rank, step in zip(graph.rank, graph.steps, strict=True)
+        ]
         self._itemsize = schedule.request.itemsize
         self._in_flight = schedule.chunking.messages_in_flight
         self._unmet = [0] * len(graph.steps)
@@ -119,7 +126,7 @@ class _Simulation:
         return self._finished
 
     def _port(self, number: int) -> tuple[int, bool]:
-        return self._graph.rank[number], self._graph.steps[number].local
+        return self._graph.rank[number], self._local[number]
 
     def _begin(self, number: int, now: float) -> None:
         if self._graph.steps[number].kind is InstructionKind.SEND:
@@ -142,11 +149,12 @@ class _Simulation:
         _, number = heapq.heappop(waiting)
         step, model = self._graph.steps[number], self._model
         sizes = self._graph.sizes[port[0]][step.slot : step.slot + step.count]
-        duration = model.transfer_time(sum(sizes) * self._itemsize, local=step.local)
-        latency = model.nvlink.latency if step.local else self._latency(port[0], step.peer)
+        local = self._local[number]
+        duration = model.transfer_time(sum(sizes) * self._itemsize, local=local)
+        latency = model.nvlink.latency if local else self._latency(port[0], step.peer)
         self._send_free[port] = now + duration
         heapq.heappush(self._events, (now + duration, number, False))
-        peer = step.peer, step.local
+        peer = step.peer, local
         arrival = max(now + latency, self._receive_free.get(peer, 0.0)) + duration
         self._receive_free[peer] = arrival
         receive = self._graph.partner[number]
