@@ -121,10 +121,17 @@ class FaultTimeline:
             self.states += (LinkState(frozenset(link for link in held if held[link] > 0)),)
         self.steps: tuple[Step, ...] = tuple(self._steps(faults.detection, faults.convergence))
 
-    def views_at(self, time: float) -> tuple[LinkState, LinkState]:
-        """What the links do at a time, and the state that all switches' entries are made for."""
-        taken = [step for step in self.steps if step.time <= time]
-        return (taken[-1].physical, taken[-1].known) if taken else (LinkState(), LinkState())
+    def views_at(self, time: float) -> dict[StepKind, LinkState]:
+        """What the links do at a time, what their ends know of it, and what all switches do."""
+        views = dict.fromkeys(StepKind, LinkState())
+        for step in self.steps:
+            if step.time <= time:
+                views = {
+                    StepKind.PHYSICAL: step.physical,
+                    StepKind.LOCAL: step.local,
+                    StepKind.GLOBAL: step.known,
+                }
+        return views
 
     def _steps(self, detection: float, convergence: float) -> Iterator[Step]:
         delays = {StepKind.PHYSICAL: 0.0, StepKind.LOCAL: detection, StepKind.GLOBAL: convergence}

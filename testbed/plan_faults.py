@@ -1,7 +1,8 @@
 """What a plan says of its faults: when they happen, who knows when, and how flows then start. Pure.
 
 A flow's way is the one on which its first packets go, by the entries that all switches hold at that
-time. A fault that happens later may move it; one that the switches do not know of yet loses them.
+time. A fault that happens later may move it. One that has happened, but that not all switches know
+of, loses these packets; unless the switch before it knows, which then uses another port if it can.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from controllers.routes import LinkState
-from testbed.failures import FaultEvent, FaultKind, FaultTimeline
+from testbed.failures import FaultEvent, FaultKind, FaultTimeline, StepKind
 from testbed.report.quantities import format_quantity, plural
 from testbed.routes import PlannedRoutes, plan_routes
 from testbed.schema import Faults, Scenario
@@ -32,11 +33,13 @@ class Start:
     """How the packets of a flow set out.
 
     ``ways`` are the different ways of its queue pairs; there is none where failures have cut the
-    destination off. ``cut`` are the interfaces on them whose link is down already.
+    destination off. ``cut`` are the interfaces on them whose link is down already, ``noticed``
+    those of them that belong to a node that knows it.
     """
 
     ways: tuple[Way, ...]
     cut: tuple[str, ...]
+    noticed: tuple[str, ...]
 
 
 class PlannedStarts:
@@ -56,14 +59,18 @@ class PlannedStarts:
 
     def of(self, flow: Flow, queue_pairs: Sequence[int] = ()) -> Start:
         """How a flow starts on some queue pairs of its connection's group, by default on all."""
-        physical, known = self.timeline.views_at(flow.start)
-        paths = self._under(known).paths
+        views = self.timeline.views_at(flow.start)
+        paths = self._under(views[StepKind.GLOBAL]).paths
         indices = queue_pairs or self._plan.group(flow.connection)
         found = (path.interfaces for index in indices for path in paths[index, False])
         ways = tuple(dict.fromkeys(found))
         interfaces = self._topology.interfaces
         crossed = dict.fromkeys(name for way in ways for name in way)
-        return Start(ways, tuple(name for name in crossed if not physical.up(interfaces[name])))
+        cut, noticed = (
+            tuple(name for name in crossed if not views[kind].up(interfaces[name]))
+            for kind in (StepKind.PHYSICAL, StepKind.LOCAL)
+        )
+        return Start(ways, cut, tuple(name for name in noticed if name in cut))
 
     def _under(self, state: LinkState) -> PlannedRoutes:
         if state not in self._routes:

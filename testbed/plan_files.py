@@ -64,8 +64,8 @@ def _draw(scenario: Scenario, path: Path, kind: str, subtitle: str) -> None:
             label = f"{connection.source_rank} → {connection.destination_rank}"
             if len(group) > 1:
                 label += f", QP {number}"
-            # later flows of the same queue pair are not drawn
-            drawn.setdefault(index, DrawnFlow(label, starts.of(flow, [index]).ways))
+            if index not in drawn:  # later flows of the same queue pair are not shown
+                drawn[index] = DrawnFlow(label, starts.of(flow, [index]).ways)
     flows = [drawn[index] for index in sorted(drawn)]
     marks = troubled_links(starts.timeline)
     draw_topology(topology, flows, path, kind, subtitle=subtitle, marks=marks)

@@ -19,7 +19,7 @@ from controllers.planning.fabric import ArrayFabric, from_topology, live_links
 from controllers.planning.flows import PATTERNS, FlowArrays, make_flows
 from controllers.planning.schemes import create_planner
 from controllers.planning.study import Question, Summary, study
-from testbed.failures import FaultTimeline
+from testbed.failures import FaultTimeline, StepKind
 from testbed.report.quantities import format_quantity, plural, three_digits
 from testbed.scenario import build_topology, plan_traffic, resolve_variants
 from testbed.schema import Scenario
@@ -119,7 +119,7 @@ def print_scenario_loads(
     fabric = from_topology(topology)
     flows = flows_of_plan(fabric, plan)
     timeline = FaultTimeline(resolved.faults, topology)
-    _, known = timeline.views_at(min(flow.start for flow in plan.flows))
+    known = timeline.views_at(min(flow.start for flow in plan.flows))[StepKind.GLOBAL]
     question = Question(
         fabric,
         lambda seed: flows,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container
+from collections.abc import Container, Sequence
 from typing import TYPE_CHECKING
 
 from testbed import registries
@@ -18,6 +18,7 @@ from testbed.topology.layout import networks_without_gpus
 from testbed.topology.wiring import oversubscription
 from traffic.bounds import lower_bound
 from traffic.collectives.communicators import Communicator
+from traffic.locations import gpus_per_server
 from traffic.plan import Plan
 
 if TYPE_CHECKING:
@@ -152,6 +153,8 @@ def _in_words(start: Start, topology: Topology) -> str:
     others = len(start.ways) - 1
     ways = f" or {plural(others, 'other way')}" if others else ""
     down = f"; {', '.join(start.cut)} {'is' if len(start.cut) == 1 else 'are'} down"
+    known = ", ".join(dict.fromkeys(topology.interfaces[name].node for name in start.noticed))
+    down += f", as {known} {'knows' if ',' not in known else 'know'}" if known else ""
     return switches + ways + (down if start.cut else "")
 
 
@@ -164,7 +167,7 @@ def _print_figures(scenario: Scenario, topology: Topology, plan: Plan, console: 
     for note in (*job.notes, job.verified) if job is not None else ():
         if note:
             console.print(note, markup=False)
-    for note in dict.fromkeys(map(_how, workload.communicators(plan))):
+    for note in dict.fromkeys(_how(c, plan.servers) for c in workload.communicators(plan)):
         console.print(note, markup=False)
     # computations are skipped: they take emulated time only
     bound, wall_bound = (
@@ -191,12 +194,18 @@ def _print_figures(scenario: Scenario, topology: Topology, plan: Plan, console: 
     console.print(f"{chosen}: at least {wall_bound * dilation:.2g} s of wall time")
 
 
-def _how(communicator: Communicator) -> str:
-    """What a communicator does, by which algorithm, and where that expects NVLink."""
+def _how(communicator: Communicator, server_of: Sequence[str]) -> str:
+    """What a communicator does, by which algorithm, and where it uses NVLink."""
     request = communicator.schedule.request
     servers = "all over the network"
     if request.gpus_per_server > 1:
         servers = f"{request.gpus_per_server} of each server over NVLink"
+        sharing = gpus_per_server([server_of[rank] for rank in communicator.ranks])
+        if sharing % request.gpus_per_server:
+            servers = (
+                f"{request.gpus_per_server} in a row as if of one server, "
+                "over NVLink where they are"
+            )
     return (
         f"{request.collective} by {communicator.schedule.algorithm}: {request.ranks} ranks, "
         f"{servers}"

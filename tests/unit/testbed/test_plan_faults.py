@@ -38,16 +38,25 @@ def flows_at(start: str) -> str:
 
 def test_a_flow_starts_on_the_way_that_all_switches_know() -> None:
     crossing = "leaf1-spine1"
-    before, blind, after, healed = (
+    before, blind, noticed, after, healed = (
         [planned.of(flow) for flow in planned.plan.flows]
-        for planned in (starts(CUT, flows_at(t)) for t in ("0 us", "50 us", "200 us", "2 ms"))
+        for planned in (
+            starts(CUT, flows_at(t)) for t in ("0 us", "15 us", "50 us", "200 us", "2 ms")
+        )
     )
     (used,) = [start for start in before if crossing in start.ways[0]]
     assert before == healed
-    assert all(start.cut == () for start in (*before, *after))
-    assert [start.ways for start in blind] == [start.ways for start in before]
-    assert [start.cut for start in blind] == [(crossing,) * (start == used) for start in before]
+    assert all(start.cut == start.noticed == () for start in (*before, *after))
+    for found in (blind, noticed):
+        assert [start.ways for start in found] == [start.ways for start in before]
+        assert [start.cut for start in found] == [(crossing,) * (start == used) for start in before]
+    # its switch knows 10 us after the link has failed, the others after 100 us
+    assert all(start.noticed == () for start in blind)
+    assert all(start.noticed == start.cut for start in noticed)
     assert all(crossing not in way for start in after for way in start.ways)
+    assert "leaf1-spine1 is down, as leaf1 knows" in shown(
+        "permutation", "variants=[]", "expect=[]", "routing.scheme=static", CUT, flows_at("50 us")
+    )
 
 
 def test_no_way_is_left() -> None:

@@ -92,3 +92,13 @@ def test_how_a_collective_is_carried_out() -> None:
     assert "all-reduce by hierarchical: 32 ranks, 4 of each server over NVLink" in text
     text = " ".join(shown(*settings, "workload.gpus_per_server=1", name="ring-all-reduce").split())
     assert "all-reduce by ring: 32 ranks, all over the network" in text
+
+
+def test_a_server_that_the_fabric_does_not_have_is_not_said_to_have_nvlink() -> None:
+    settings = (
+        "topology.gpus_per_server=2",
+        "workload={kind: collective, size: 4 MiB, gpus_per_server: 4}",
+    )
+    text = " ".join(shown(*settings, name="ring-all-reduce").split())
+    assert "16 ranks, 4 in a row as if of one server, over NVLink where they are" in text
+    assert "of each server over NVLink" not in text
