@@ -132,6 +132,7 @@ class _Variants:
             if attempt == ATTEMPTS - 1 or not self._again(result, disturbed=disturbed):
                 break
         assert best is not None
+        best = best.model_copy(update={"attempts": attempt + 1})
         if self._keep_fabric:
             # a few small messages need more time than many large ones, which would take it too
             self._fabrics.dilation = usual

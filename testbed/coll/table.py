@@ -109,10 +109,12 @@ def _losses(variant: VariantResult) -> list[str]:
 
 
 def _doubts(variant: VariantResult) -> list[str]:
-    verdict = variant.fidelity.verdict
-    if verdict is Verdict.FAITHFUL:
-        return []
-    return [f"# {verdict}: {reason.partition(':')[0]}" for reason in variant.fidelity.reasons]
+    verdict, lines = variant.fidelity.verdict, []
+    if variant.attempts > 1:
+        lines.append(f"# the best of {variant.attempts} attempts")
+    if verdict is not Verdict.FAITHFUL:
+        lines += [f"# {verdict}: {reason.partition(':')[0]}" for reason in variant.fidelity.reasons]
+    return lines
 
 
 def _row(collective: CollectiveResult, wrong: float | int | str | None) -> str:

@@ -177,6 +177,8 @@ def _print_verdict(result: RunResult, console: Console) -> None:
     for variant in result.variants:
         for reason in variant.fidelity.reasons:
             _say(f"  {variant.name}: {reason}", console)
+        if variant.attempts > 1:
+            _say(f"  {variant.name}: the best of {variant.attempts} attempts", console)
         if variant.fidelity.dilation_enough:
             enough = f"{variant.fidelity.dilation_enough:.0f}"
             _say(f"  {variant.name}: enough would be --dilation {enough}", console)

@@ -328,15 +328,18 @@ class PathChange(_Model):
 class VariantResult(_Model):
     """One run of the scenario with one set of overrides.
 
-    ``emulated_seconds`` runs from the first to the last event of the traffic. ``wall_seconds`` is
-    what it took on this machine, without the ``skipped_wall_seconds`` of idle time.
-    ``lower_bound`` is the least time that the links allow the workload.
+    ``emulated_seconds`` runs from the first to the last event of the traffic, or to the end of the
+    run if flows fail. ``wall_seconds`` is what it took on this machine, without the
+    ``skipped_wall_seconds`` of idle time. ``lower_bound`` is the least time that the links allow
+    the workload. ``attempts`` counts the measurements that this one is the most faithful of: with
+    ``dilation: auto`` there are more where the machine did not keep up.
     """
 
     name: str
     overrides: dict[str, Any] = Field(default_factory=dict)
     plan_hash: str
     dilation: float
+    attempts: int = 1
     wall_seconds: float
     emulated_seconds: float
     skipped_wall_seconds: float = 0.0

@@ -76,6 +76,7 @@ def attempts(monkeypatch, tmp_path):
         variants = runner._Variants(scenario, options, Silent(), fabrics)
         result, kept = variants.run("x", scenario, tmp_path)
         assert kept is result.fidelity  # what is written beside it is of the same attempt
+        assert result.attempts == len(fabrics.used)
         return fabrics.used, result.fidelity.verdict, fabrics.dilation
 
     return run

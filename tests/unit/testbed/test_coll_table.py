@@ -123,6 +123,11 @@ def test_what_was_lost_is_told_below_its_row() -> None:
     assert rows(variant("direct", 2**20, 67e-3, losses=(3, 0)))[1:] == ["# 3 dropped packets"]
 
 
+def test_that_the_best_of_several_attempts_is_shown_is_told_below_its_row() -> None:
+    repeated = variant("direct", 2**20, 67e-3).model_copy(update={"attempts": 2})
+    assert rows(repeated)[1:] == ["# the best of 2 attempts"]
+
+
 def test_a_line_tells_each_change_of_the_algorithm() -> None:
     lines: list[str] = []
     printer = TablePrinter(lines.append, channels=1, iterations=1)

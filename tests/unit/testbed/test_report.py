@@ -350,6 +350,15 @@ def test_an_invalid_run_warns_before_its_figures(result, tmp_path):
     assert "too slow" in page and "--dilation 24000" in page
 
 
+def test_what_was_measured_several_times_says_so(result, tmp_path):
+    first, second = result.variants
+    again = result_with(result, variant_with(first, attempts=3), second)
+    page = write_report(again, tmp_path).read_text()
+    assert page.count("Measured 3 times") == page.count("Measured ") == 1
+    assert f"{first.name}: the best of 3 attempts" in printed(again, terminal=False)
+    assert "attempts" not in printed(result, terminal=False)
+
+
 # --- terminal ------------------------------------------------------------------------------------
 
 
