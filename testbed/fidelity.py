@@ -147,7 +147,7 @@ class FidelityRule(BaseModel):
 
 
 class Fidelity(BaseModel):
-    """The verdict, the rules behind it and the reasons in words.
+    """The verdict, the rules behind it and the reasons in words, the gravest first.
 
     ``dilation_enough`` is the dilation with which this machine would have kept up; None when it
     did keep up, or when a larger dilation would not help.
@@ -180,9 +180,10 @@ def judge(measurements: FidelityMeasurements, *, ledger_open: int = 0) -> Fideli
         *_loss_rules(measurements),
         *_cause_rules(measurements),
     ]
+    gravest_first = sorted(rules, key=lambda rule: -rule.state.severity)
     return Fidelity(
         verdict=worst(rule.state for rule in rules),
-        reasons=[_reason(rule) for rule in rules if rule.state is not Verdict.FAITHFUL],
+        reasons=[_reason(rule) for rule in gravest_first if rule.state is not Verdict.FAITHFUL],
         rules=rules,
         dilation_enough=_dilation_enough(measurements, timing),
     )

@@ -118,6 +118,12 @@ def test_socket_drops_and_plan_mismatches_are_invalid():
     assert stopped.reasons[0].endswith("): time_limit: not finished after 1 s")
 
 
+def test_the_reason_that_decides_is_the_first():
+    late = replace(GOOD, nic_lateness=Lateness(0, 0.2 * RTT, 0.2 * RTT), plan_mismatches=["wrong"])
+    assert state(judge(late), "NIC lateness p99") == "degraded"
+    assert [reason.split()[0] for reason in judge(late).reasons] == ["differences", "NIC"]
+
+
 def test_an_open_ledger_is_invalid():
     fidelity = judge(GOOD, ledger_open=1)
     assert fidelity.verdict is Verdict.INVALID and "packet ledger 1 packets" in fidelity.reasons[0]
