@@ -114,7 +114,8 @@ def render(result: RunResult, charts: Mapping[str, Path]) -> str:
 def _fabric_of(result: RunResult) -> str:
     """Whose fabric the page describes, where the variants' differ: that of the first."""
     chosen = [key for variant in result.variants for key in variant.overrides]
-    differ = any(key.startswith(("topology", "faults.slow")) for key in chosen)
+    differ = any(key.startswith(("topology", "server", "faults.slow")) for key in chosen)
+    differ = differ or "faults" in chosen
     return f"{result.variants[0].name}: " if differ else ""
 
 
