@@ -95,7 +95,7 @@ def _child(function: Callable[[], int], parent_alive: int, handled: Sequence[int
     try:
         die_with_parent()
     except OSError as error:
-        raise IsolationError(str(error)) from error
+        raise IsolationError(error.strerror) from error
     # the parent may have died before prctl took effect: then its end of the pipe is closed
     os.set_blocking(parent_alive, False)
     try:
