@@ -108,9 +108,11 @@ class FidelityMeasurements:
     is the median *wall* time that the software switches add to one packet, one way over the longest
     path with empty queues, beyond what the emulated fabric is meant to take. ``unsampled_share``
     is the share of the run that lies in gaps of a base RTT or more between two samples of the
-    queues. ``fault_lateness`` is that of the latest fault, or reaction to one, against its time.
-    ``socket_drops`` counts packets lost in receive sockets, by place. ``plan_mismatches`` says in
-    words what was otherwise than planned: queues as the kernel has them, paths, an early stop.
+    queues. ``lost_line_time`` is the largest share, among the NICs, of the time with work in which
+    the wire was idle, beyond FRAMES_FAITHFUL frame times in all. ``fault_lateness`` is that of the
+    latest fault, or reaction to one, against its time. ``socket_drops`` counts packets lost in
+    receive sockets, by place. ``plan_mismatches`` says in words what was otherwise than planned:
+    queues as the kernel has them, paths, an early stop.
     """
 
     dilation: float

@@ -137,8 +137,12 @@ def _strategy_names() -> set[str]:
 
 
 def _choice(section: str) -> Line:
+    from testbed.schema import Scenario
+
     what, registered = _strategies()[section]
-    default = "ecmp" if section == "routing" else "required"
+    field, default = Scenario.model_fields[section], "required"
+    if not field.is_required():
+        default = getattr(field.get_default(call_default_factory=True), _CHOSEN_BY[section])
     names = ", ".join(sorted(registered))
     return Line(
         _CHOSEN_BY[section], default, f"{names}; `rocelab list NAME` has the fields of a {what}"

@@ -111,6 +111,11 @@ def test_a_default_is_a_value_that_the_model_accepts(model: type[BaseModel]) -> 
         assert found == default or found == pytest.approx(default, rel=1e-3)
 
 
+def test_what_a_scenario_must_choose_and_what_it_may(listed) -> None:
+    assert "\nscheme  ecmp  " in listed("routing")
+    assert all("\nkind  required  " in listed(name) for name in ("topology", "workload"))
+
+
 def test_metrics(listed) -> None:
     out = listed("metrics")
     assert all(f"\n{name} " in out for name in METRICS)
