@@ -84,5 +84,5 @@ def _sizes(name: str) -> FlowSizes:
     try:
         return parse_flow_sizes(read_file(Path(name)))
     except TraceError as error:
-        named = str(error).startswith(f"{name}: ")
+        named = str(error).startswith(f"{Path(name)}: ")
         raise TraceError(f"sizes: {error}" if named else f"sizes: {name}: {error}") from error

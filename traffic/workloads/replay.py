@@ -183,7 +183,7 @@ def _algorithm(p: ReplayParameters) -> MscclAlgorithm:
         verify_msccl(algorithm)
         return algorithm
     except TraceError as error:
-        if p.path in str(error):
+        if str(error).startswith(f"{Path(p.path)}: "):
             raise
         raise TraceError(f"{p.path}: {error}") from error
 

@@ -61,9 +61,12 @@ def test_what_cannot_be_drawn_is_refused(parameters, message):
         flows_plan(**parameters)
 
 
-def test_what_is_no_plain_file_is_named_once(tmp_path):
+def test_what_is_no_plain_file_is_named_once(tmp_path, monkeypatch):
     with pytest.raises(PlanError, match=rf"^sizes: {tmp_path}: is no file$"):
         flows_plan(sizes=str(tmp_path))
+    monkeypatch.chdir(tmp_path.parent)
+    with pytest.raises(PlanError, match=rf"^sizes: {tmp_path.name}: is no file$"):
+        flows_plan(sizes=f"./{tmp_path.name}")
 
 
 def test_a_bad_file_is_named(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+from pathlib import Path
 
 import msccl_files
 import pytest
@@ -146,6 +147,15 @@ def test_a_wrong_msccl_algorithm_does_not_run(tmp_path):
     )
     with pytest.raises(PlanError, match=message):
         replayed(path, ranks=2, size=4096)
+
+
+@pytest.mark.parametrize("name", ["ring.xml", "./ring.xml", "l"])  # "l" is in every message
+def test_a_file_that_is_wrong_is_named_once(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    Path(name).write_bytes(b"<algo")
+    with pytest.raises(PlanError) as caught:
+        replayed(name, ranks=2, size=4096, format="msccl")
+    assert str(caught.value).count(Path(name).name + ": ") == 1
 
 
 def test_a_simai_workload_knows_its_world(tmp_path):
