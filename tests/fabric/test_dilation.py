@@ -59,7 +59,7 @@ def test_without_loss(run: ScenarioRunner) -> None:
         main_job(
             {"message_size": "512 KiB"}, switch={"buffer": {"limit": "infinite"}}, variants=[]
         ),
-        dilation=12_000,
+        dilation=20_000,
         check=check,
     )
 
@@ -78,7 +78,7 @@ def test_overflow_without_recovery(run: ScenarioRunner) -> None:
             nic={"transport": "uc"},
             variants=[],
         ),
-        dilation=20_000,
+        dilation=40_000,
         check=check,
     )
 
