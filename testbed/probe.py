@@ -35,6 +35,9 @@ TIMED_PROBES = 48
 BATCH = 64
 """Probes in flight at once while paths are only crossed."""
 
+CLOSERS = 32
+"""Threads that close sockets; a fabric may have a thousand of these."""
+
 ETH_P_8021Q = 0x8100
 
 _TAG = 12
@@ -154,7 +157,7 @@ class Prober:
             yield sockets
         finally:
             # each waits for the kernel's RCU, some 12 ms; side by side they share that
-            with ThreadPoolExecutor(max_workers=len(names)) as pool:
+            with ThreadPoolExecutor(max_workers=CLOSERS) as pool:
                 list(pool.map(PacketSocket.close, sockets.values()))
 
     def _cross(self, probes: list[Probe], sockets: dict[str, PacketSocket]) -> float:
